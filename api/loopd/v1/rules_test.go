@@ -1,0 +1,155 @@
+package loopdv1_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"buf.build/go/protovalidate"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+)
+
+const (
+	run  = "runs/01937b5e-7a1c-7c3e-9d2f-0123456789ab"
+	call = run + "/toolCalls/c3-1"
+)
+
+func TestRulesAcceptGoodRequests(t *testing.T) {
+	t.Parallel()
+	for _, request := range []proto.Message{
+		createAgent(nil),
+		&loopdv1.UpdateAgentRequest{
+			Agent:      namedAgent("agents/support"),
+			UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"spec", "labels"}}, AllowMissing: true,
+		},
+		&loopdv1.GetAgentRequest{Name: "agents/a"},
+		&loopdv1.ListAgentsRequest{PageSize: 5000},
+		&loopdv1.CreateRunRequest{Agent: "agents/support", Input: "Where is ORD-4892?", RequestId: `order:4892/"a"`},
+		&loopdv1.CreateRunRequest{Agent: "agents/support", Input: "x", Limits: &loopdv1.Limits{
+			MaxCostUsd: proto.String("0"), MaxToolCalls: proto.Int32(0), MaxReasks: proto.Int32(0), Deadline: durationpb.New(1e9),
+		}},
+		&loopdv1.ListRunsRequest{States: []loopdv1.RunState{loopdv1.RunState_RUN_STATE_RUNNING, loopdv1.RunState_RUN_STATE_QUEUED}},
+		&loopdv1.WaitRunRequest{Name: run, Timeout: durationpb.New(0)},
+		&loopdv1.ListEventsRequest{Parent: run, AfterSeq: 7},
+		&loopdv1.ApproveToolCallRequest{Name: call, ArgumentsSha256: strings.Repeat("0a", 32)},
+		&loopdv1.ResolveToolCallRequest{Name: call, Resolution: loopdv1.Resolution_RESOLUTION_SUCCEEDED, Result: "refunded"},
+		&loopdv1.ResolveToolCallRequest{Name: call, Resolution: loopdv1.Resolution_RESOLUTION_RETRY},
+	} {
+		if err := protovalidate.Validate(request); err != nil {
+			t.Errorf("%s: %v", request.ProtoReflect().Descriptor().Name(), err)
+		}
+	}
+}
+
+func TestRulesRefuseBadRequests(t *testing.T) {
+	t.Parallel()
+	limits := func(l *loopdv1.Limits) proto.Message {
+		return &loopdv1.CreateRunRequest{Agent: "agents/support", Input: "x", Limits: l}
+	}
+	tool := func(change func(*loopdv1.Tool)) proto.Message {
+		return createAgent(func(a *loopdv1.Agent) { change(a.GetSpec().GetTools()[0]) })
+	}
+	for name, c := range map[string]struct {
+		request proto.Message
+		field   string
+	}{
+		"agent id with capitals": {&loopdv1.CreateAgentRequest{Agent: namedAgent(""), AgentId: "Support"}, "agent_id"},
+		"agent id ends in dash":  {&loopdv1.CreateAgentRequest{Agent: namedAgent(""), AgentId: "support-"}, "agent_id"},
+		"no agent":               {&loopdv1.CreateAgentRequest{AgentId: "support"}, "agent"},
+		"no spec":                {createAgent(func(a *loopdv1.Agent) { a.Spec = nil }), "agent.spec"},
+		"model without provider": {createAgent(func(a *loopdv1.Agent) { a.Spec.Model = "claude" }), "agent.spec.model"},
+		"two tools of one name": {createAgent(func(a *loopdv1.Agent) {
+			a.Spec.Tools = append(a.Spec.Tools, a.Spec.Tools[0])
+		}), "agent.spec.tools"},
+		"tool name with a space":    {tool(func(x *loopdv1.Tool) { x.Name = "get order" }), "agent.spec.tools[0].name"},
+		"tool without a kind":       {tool(func(x *loopdv1.Tool) { x.Kind = nil }), "agent.spec.tools[0].kind"},
+		"tool without a time":       {tool(func(x *loopdv1.Tool) { x.Timeout = durationpb.New(0) }), "agent.spec.tools[0].timeout"},
+		"tool slower than 10 min":   {tool(func(x *loopdv1.Tool) { x.Timeout = durationpb.New(601e9) }), "agent.spec.tools[0].timeout"},
+		"unknown effect":            {tool(func(x *loopdv1.Tool) { x.Effect = 9 }), "agent.spec.tools[0].effect"},
+		"result above 1 MiB":        {tool(func(x *loopdv1.Tool) { x.MaxResultBytes = proto.Int32(1<<20 + 1) }), "agent.spec.tools[0].max_result_bytes"},
+		"result path, no pointer":   {tool(func(x *loopdv1.Tool) { x.VolatileResultPaths = []string{"a.b"} }), "agent.spec.tools[0].volatile_result_paths[0]"},
+		"URL of a file":             {tool(func(x *loopdv1.Tool) { x.GetHttp().Url = "file:///etc/passwd" }), "agent.spec.tools[0].http.url"},
+		"URL with a password":       {tool(func(x *loopdv1.Tool) { x.GetHttp().Url = "https://u:p@host/" }), "agent.spec.tools[0].http.url"},
+		"method TRACE":              {tool(func(x *loopdv1.Tool) { x.GetHttp().Method = "TRACE" }), "agent.spec.tools[0].http.method"},
+		"header with a line break":  {tool(func(x *loopdv1.Tool) { x.GetHttp().Headers = map[string]string{"A": "b\r\nC: d"} }), `agent.spec.tools[0].http.headers["A"]`},
+		"update without a name":     {&loopdv1.UpdateAgentRequest{Agent: namedAgent("")}, "agent"},
+		"update of the version":     {&loopdv1.UpdateAgentRequest{Agent: namedAgent("agents/a"), UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"version"}}}, "update_mask"},
+		"version 0":                 {&loopdv1.GetAgentRequest{Name: "agents/a", Version: proto.Int64(0)}, "version"},
+		"no input":                  {&loopdv1.CreateRunRequest{Agent: "agents/support"}, "input"},
+		"input too long":            {&loopdv1.CreateRunRequest{Agent: "agents/support", Input: strings.Repeat("ä", 200_001)}, "input"},
+		"request id with a space":   {&loopdv1.CreateRunRequest{Agent: "agents/support", Input: "x", RequestId: "a b"}, "request_id"},
+		"label key with a space":    {&loopdv1.CreateRunRequest{Agent: "agents/support", Input: "x", Labels: map[string]string{"a b": ""}}, `labels["a b"]`},
+		"cost with an exponent":     {limits(&loopdv1.Limits{MaxCostUsd: proto.String("1e3")}), "limits.max_cost_usd"},
+		"negative cost":             {limits(&loopdv1.Limits{MaxCostUsd: proto.String("-1")}), "limits.max_cost_usd"},
+		"cost with a trailing line": {limits(&loopdv1.Limits{MaxCostUsd: proto.String("1\n")}), "limits.max_cost_usd"},
+		"no iterations":             {limits(&loopdv1.Limits{MaxIterations: proto.Int32(0)}), "limits.max_iterations"},
+		"one identical iteration":   {limits(&loopdv1.Limits{MaxIdenticalIterations: proto.Int32(1)}), "limits.max_identical_iterations"},
+		"deadline below 1 s":        {limits(&loopdv1.Limits{Deadline: durationpb.New(1e6)}), "limits.deadline"},
+		"context share above 1":     {limits(&loopdv1.Limits{ContextStopAt: proto.Float64(1.1)}), "limits.context_stop_at"},
+		"run name without uuid":     {&loopdv1.GetRunRequest{Name: "runs/1"}, "name"},
+		"state unspecified":         {&loopdv1.ListRunsRequest{States: []loopdv1.RunState{0}}, "states[0]"},
+		"negative page":             {&loopdv1.ListRunsRequest{PageSize: -1}, "page_size"},
+		"wait of 11 minutes":        {&loopdv1.WaitRunRequest{Name: run, Timeout: durationpb.New(660e9)}, "timeout"},
+		"approval without a hash":   {&loopdv1.ApproveToolCallRequest{Name: call}, "arguments_sha256"},
+		"no resolution":             {&loopdv1.ResolveToolCallRequest{Name: call}, "resolution"},
+		"result of what did not run": {&loopdv1.ResolveToolCallRequest{
+			Name: call, Resolution: loopdv1.Resolution_RESOLUTION_NOT_EXECUTED, Result: "refunded",
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff([]string{c.field}, violated(t, c.request)); diff != "" {
+				t.Errorf("fields that break their rules (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// violated lists the fields of a request that break their rules, each once.
+func violated(t *testing.T, request proto.Message) []string {
+	t.Helper()
+	invalid, ok := errors.AsType[*protovalidate.ValidationError](protovalidate.Validate(request))
+	if !ok {
+		return nil
+	}
+	var fields []string
+	for _, v := range invalid.Violations {
+		field := protovalidate.FieldPathString(v.Proto.GetField())
+		if len(fields) == 0 || fields[len(fields)-1] != field {
+			fields = append(fields, field)
+		}
+	}
+	return fields
+}
+
+// createAgent is a good request, changed as the case wants.
+func createAgent(change func(*loopdv1.Agent)) *loopdv1.CreateAgentRequest {
+	agent := namedAgent("")
+	if change != nil {
+		change(agent)
+	}
+	return &loopdv1.CreateAgentRequest{Agent: agent, AgentId: "support", RequestId: "1"}
+}
+
+func namedAgent(name string) *loopdv1.Agent {
+	return &loopdv1.Agent{
+		Name: name, DisplayName: "Support", Labels: map[string]string{"team": "care"},
+		Spec: &loopdv1.AgentSpec{
+			Model:        "anthropic/claude-sonnet-4-5",
+			Instructions: "Help.",
+			Tools: []*loopdv1.Tool{{
+				Name: "get_order", Effect: loopdv1.Effect_EFFECT_READ_ONLY,
+				VolatileResultPaths: []string{"/fetched_at", "/a~1b/0"},
+				Kind: &loopdv1.Tool_Http{Http: &loopdv1.HttpTool{
+					Method: "GET", Url: "https://shop.example:8443/orders?v=1",
+					Headers: map[string]string{"Authorization": "Bearer ${secret:SHOP_TOKEN}"},
+				}},
+			}},
+		},
+	}
+}

@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// Journal is where the engine reads and appends the facts of the runs it owns.
+// Implementations are safe for concurrent use by many runs.
+type Journal interface {
+	// Load returns all events of the run in order and the signals that wait.
+	Load(ctx context.Context, lease loop.Lease) (Journaled, error)
+
+	// Append writes a batch in one transaction, fenced by the lease's epoch and
+	// owner, and by the sequence number of the first event.
+	//
+	// It returns loop.ErrLeaseLost when the lease is no longer the caller's, and
+	// loop.ErrSignalled, having written nothing, when the batch is an intent and
+	// a signal waits that batch.SignalsSeen does not cover. On any other error the
+	// batch was certainly not written: an outcome that is unknown because the
+	// connection broke at commit is settled inside, by reading again.
+	Append(ctx context.Context, lease loop.Lease, batch Batch) error
+
+	// Signals returns the signals that wait for the run, in order of arrival.
+	Signals(ctx context.Context, lease loop.Lease) ([]loop.Signal, error)
+}
+
+// Journaled is what Load returns.
+type Journaled struct {
+	Events  []loop.Event
+	Signals []loop.Signal
+}
+
+// Batch is what one transaction writes: events, and the heads that follow from them.
+type Batch struct {
+	Events []loop.Event
+	Head   loop.Head
+	Calls  []loop.CallHead // the calls whose head changed
+
+	// Intent: the batch starts work, so a waiting signal must be seen first.
+	Intent bool
+	// Signals up to this ID have been seen by the state the batch follows from.
+	// Those with a smaller or equal ID are deleted with the batch.
+	SignalsSeen int64
+	// Release gives the lease back with the batch: the run suspends or has ended.
+	Release bool
+}
+
+// Leases is how a worker gets runs to drive and proves that it is alive.
+type Leases interface {
+	// Renew creates or renews the worker's row for ttl, on database time, and
+	// makes the runs of workers whose row expired claimable again.
+	Renew(ctx context.Context, worker string, ttl time.Duration) error
+
+	// Claim takes at most limit runs: queued ones whose time has come, waiting
+	// ones that a signal or their deadline woke. Each comes with a fresh epoch.
+	Claim(ctx context.Context, worker string, limit int) ([]loop.Lease, error)
+
+	// Signalled lists the runs of this worker for which signals wait.
+	Signalled(ctx context.Context, worker string) ([]loop.RunRef, error)
+
+	// Retire removes the worker's row. Runs it still owns become claimable.
+	Retire(ctx context.Context, worker string) error
+
+	// Listen blocks, calling wake whenever something may have become claimable
+	// or signalled, until ctx ends or the connection fails. Missing a wake costs
+	// time only: the engine polls as well.
+	Listen(ctx context.Context, wake func()) error
+}
+
+// Model is a configured provider. Generate performs exactly one request: no
+// retries. Failures are *loop.ModelError. It returns soon after ctx ends.
+type Model interface {
+	Generate(ctx context.Context, req loop.ModelRequest) (loop.ModelAnswer, error)
+}
+
+// Tools runs tool calls and checks their arguments. Safe for concurrent use.
+type Tools interface {
+	// Problem says why args fail the tool's schema, in words that a model can
+	// act on (path, expected, got), or "" when they pass. It is deterministic.
+	Problem(spec loop.ToolSpec, args string) string
+
+	// Call sends the call once. It always returns a reply; what went wrong is in
+	// its Outcome. For tools that are not Repeatable it puts at most one request
+	// on the wire.
+	Call(ctx context.Context, req ToolRequest) loop.ToolReply
+}
+
+// ToolRequest is one send of a call.
+type ToolRequest struct {
+	Run     loop.RunRef
+	Spec    loop.ToolSpec
+	Call    loop.ToolCall
+	Key     string
+	Attempt int
+}
+
+// Checker checks a final answer against the agent's output contract.
+type Checker interface {
+	// Check returns the problems of the answer, each naming a path, or none.
+	Check(schema []byte, answer string) []string
+}

@@ -1,0 +1,69 @@
+package loop
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// EncodeBody writes a body as the journal keeps it: valid UTF-8 JSON.
+func EncodeBody(b Body) (kind string, body []byte, err error) {
+	body, err = json.Marshal(b)
+	if err != nil {
+		return "", nil, fmt.Errorf("encode %s event: %w", b.Kind(), err)
+	}
+	return b.Kind(), body, nil
+}
+
+// DecodeBody reads a body of the journal. Members that this version does not
+// know are ignored and absent ones are zero, so that old journals decode for
+// ever. A kind that this version does not know is ErrUnknownKind: the run
+// belongs to a newer loopd and is left alone.
+func DecodeBody(kind string, body []byte) (Body, error) {
+	switch kind {
+	case "created":
+		return decode[Created](kind, body)
+	case "claimed":
+		return decode[Claimed](kind, body)
+	case "suspended":
+		return decode[Suspended](kind, body)
+	case "model_started":
+		return decode[ModelStarted](kind, body)
+	case "model_answered":
+		return decode[ModelAnswered](kind, body)
+	case "model_failed":
+		return decode[ModelFailed](kind, body)
+	case "call_refused":
+		return decode[CallRefused](kind, body)
+	case "approval_requested":
+		return decode[ApprovalRequested](kind, body)
+	case "approval_decided":
+		return decode[ApprovalDecided](kind, body)
+	case "call_started":
+		return decode[CallBegun](kind, body)
+	case "call_finished":
+		return decode[CallFinished](kind, body)
+	case "call_in_doubt":
+		return decode[CallDoubted](kind, body)
+	case "call_resolved":
+		return decode[CallResolved](kind, body)
+	case "tripped":
+		return decode[Tripped](kind, body)
+	case "answer_rejected":
+		return decode[AnswerRejected](kind, body)
+	case "answer_accepted":
+		return decode[AnswerAccepted](kind, body)
+	case "cancel_requested":
+		return decode[CancelRequested](kind, body)
+	case "finished":
+		return decode[Finished](kind, body)
+	}
+	return nil, fmt.Errorf("event kind %q: %w", kind, ErrUnknownKind)
+}
+
+func decode[B Body](kind string, body []byte) (Body, error) {
+	var b B
+	if err := json.Unmarshal(body, &b); err != nil {
+		return nil, fmt.Errorf("decode %s event: %w", kind, err)
+	}
+	return b, nil
+}

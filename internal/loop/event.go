@@ -1,0 +1,210 @@
+package loop
+
+import "time"
+
+// Event is a fact about a run. Seq counts from 1 without gaps.
+type Event struct {
+	Seq   int64
+	At    time.Time
+	Epoch int64 // of the lease it was written under, 0 for the first
+	Body  Body
+}
+
+// Body is the closed set of event bodies. To add one, give it a Kind, an entry
+// in the codec and a case in State.Apply.
+type Body interface{ Kind() string }
+
+// Created is always event 1.
+type Created struct {
+	Spec Spec `json:"spec"`
+}
+
+// Claimed begins an attempt: a worker took the run over.
+type Claimed struct {
+	Attempt int    `json:"attempt"`
+	Worker  string `json:"worker"`
+	// Recovered: the attempt before this one ended without releasing the run.
+	Recovered bool `json:"recovered,omitempty"`
+}
+
+// Suspended ends an attempt in good order: the lease goes back.
+type Suspended struct {
+	Reason Wait      `json:"reason"`
+	Until  time.Time `json:"until,omitzero"` // when to go on at the latest; zero = at once
+}
+
+// Wait is a named reason for not going on.
+type Wait string
+
+// The closed set of waits.
+const (
+	WaitDrain    Wait = "drain"    // the worker shuts down
+	WaitBackoff  Wait = "backoff"  // the provider asked for time
+	WaitApproval Wait = "approval" // calls wait for a decision
+	WaitInDoubt  Wait = "in_doubt" // calls wait to be resolved
+)
+
+// ModelStarted is the intent to call a model, with the hold that covers it.
+type ModelStarted struct {
+	Call         int    `json:"call"`              // counts dispatched model calls from 1
+	Purpose      string `json:"purpose,omitempty"` // "" or "wrap_up"
+	Model        string `json:"model"`
+	MaxOutput    int64  `json:"max_output"`
+	InputBound   int64  `json:"input_bound"` // tokens, never less than what the provider will count
+	ResultBudget int64  `json:"result_budget,omitempty"`
+	Hold         USD    `json:"hold"`
+}
+
+// ModelAnswered is what came back, with what it cost.
+type ModelAnswered struct {
+	Call          int     `json:"call"`
+	Message       Message `json:"message"`
+	Finish        Finish  `json:"finish"`
+	NativeFinish  string  `json:"native_finish,omitempty"`
+	Usage         Usage   `json:"usage"`
+	Cost          Cost    `json:"cost"`
+	Estimated     bool    `json:"estimated,omitempty"` // usage was not reported; Cost is the hold
+	ResponseID    string  `json:"response_id,omitempty"`
+	ResponseModel string  `json:"response_model,omitempty"`
+	LatencyMS     int64   `json:"latency_ms,omitempty"`
+}
+
+// ModelFailed is a model call that brought no answer.
+type ModelFailed struct {
+	Call      int        `json:"call"`
+	Class     ErrorClass `json:"class"`
+	Status    int        `json:"status,omitempty"`
+	Code      string     `json:"code,omitempty"`
+	Message   string     `json:"message,omitempty"`
+	RetryAt   time.Time  `json:"retry_at,omitzero"`
+	Usage     Usage      `json:"usage,omitzero"`
+	Cost      Cost       `json:"cost,omitzero"`
+	LatencyMS int64      `json:"latency_ms,omitempty"`
+}
+
+// CallRefused settles a call that is not sent: unknown tool, invalid arguments,
+// a cap, a denial. The result goes to the model.
+type CallRefused struct {
+	CallID  string  `json:"call_id"`
+	Outcome Outcome `json:"outcome"`
+	Content string  `json:"content"`
+}
+
+// ApprovalRequested puts a call before a person.
+type ApprovalRequested struct {
+	CallID   string    `json:"call_id"`
+	ArgsHash string    `json:"args_hash"` // SHA-256 of run, call, tool and exact arguments, hex
+	Until    time.Time `json:"until"`     // afterwards the call counts as denied
+}
+
+// ApprovalDecided is the decision. It is bound to the arguments' hash.
+type ApprovalDecided struct {
+	CallID   string `json:"call_id"`
+	ArgsHash string `json:"args_hash"`
+	Approved bool   `json:"approved"`
+	By       string `json:"by,omitempty"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+// CallBegun is the intent to send a call: it is durable before the request leaves.
+type CallBegun struct {
+	CallID  string `json:"call_id"`
+	Attempt int    `json:"attempt"` // counts sends of this call from 1
+	Key     string `json:"key"`
+}
+
+// CallFinished is the definite end of a call that was sent, or provably was not.
+type CallFinished struct {
+	CallID     string  `json:"call_id"`
+	Attempt    int     `json:"attempt"`
+	Outcome    Outcome `json:"outcome"`
+	Content    string  `json:"content"`
+	Cut        bool    `json:"cut,omitempty"`
+	Bytes      int64   `json:"bytes,omitempty"`
+	Status     int     `json:"status,omitempty"`
+	ResultHash string  `json:"result_hash"` // fingerprint of the full result
+	LatencyMS  int64   `json:"latency_ms,omitempty"`
+}
+
+// CallDoubted records that a call may or may not have had its effect.
+type CallDoubted struct {
+	CallID  string    `json:"call_id"`
+	Attempt int       `json:"attempt"`
+	Reason  string    `json:"reason"`
+	Until   time.Time `json:"until"` // afterwards the run ends as IN_DOUBT_UNRESOLVED
+}
+
+// Resolution settles a call in doubt.
+type Resolution string
+
+// What a person or a policy may say of a call in doubt.
+const (
+	ResolvedSucceeded   Resolution = "succeeded"    // it took effect
+	ResolvedNotExecuted Resolution = "not_executed" // it did not, and will not be sent
+	ResolvedRetry       Resolution = "retry"        // send it again, with the same key
+)
+
+// CallResolved is that word, with who said it.
+type CallResolved struct {
+	CallID     string     `json:"call_id"`
+	Resolution Resolution `json:"resolution"`
+	Result     string     `json:"result,omitempty"` // for succeeded: what the model is told
+	By         string     `json:"by,omitempty"`
+	Reason     string     `json:"reason,omitempty"`
+}
+
+// Tripped is a guard's verdict that changed the run.
+type Tripped struct {
+	Guard     string     `json:"guard"`
+	Verdict   Verdict    `json:"verdict"`
+	Reason    StopReason `json:"reason"`
+	Observed  string     `json:"observed,omitempty"`
+	Limit     string     `json:"limit,omitempty"`
+	Message   string     `json:"message"`
+	Evidence  []Evidence `json:"evidence,omitempty"`
+	Iteration int        `json:"iteration"`
+	Say       string     `json:"say,omitempty"` // text for the model, of nudges and final answers
+}
+
+// AnswerRejected sends a final answer back to the model: it failed the output contract.
+type AnswerRejected struct {
+	Problems []string `json:"problems"`
+	Say      string   `json:"say"`
+}
+
+// AnswerAccepted records that the final answer passed the output contract.
+type AnswerAccepted struct{}
+
+// CancelRequested takes note of a cancel.
+type CancelRequested struct {
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Finished is always the last event.
+type Finished struct {
+	State   RunState `json:"state"`
+	Stop    Stop     `json:"stop"`
+	Answer  string   `json:"answer,omitempty"`
+	Partial bool     `json:"partial,omitempty"`
+}
+
+// Kind names the body in the journal and in the API.
+func (Created) Kind() string           { return "created" }
+func (Claimed) Kind() string           { return "claimed" }
+func (Suspended) Kind() string         { return "suspended" }
+func (ModelStarted) Kind() string      { return "model_started" }
+func (ModelAnswered) Kind() string     { return "model_answered" }
+func (ModelFailed) Kind() string       { return "model_failed" }
+func (CallRefused) Kind() string       { return "call_refused" }
+func (ApprovalRequested) Kind() string { return "approval_requested" }
+func (ApprovalDecided) Kind() string   { return "approval_decided" }
+func (CallBegun) Kind() string         { return "call_started" }
+func (CallFinished) Kind() string      { return "call_finished" }
+func (CallDoubted) Kind() string       { return "call_in_doubt" }
+func (CallResolved) Kind() string      { return "call_resolved" }
+func (Tripped) Kind() string           { return "tripped" }
+func (AnswerRejected) Kind() string    { return "answer_rejected" }
+func (AnswerAccepted) Kind() string    { return "answer_accepted" }
+func (CancelRequested) Kind() string   { return "cancel_requested" }
+func (Finished) Kind() string          { return "finished" }

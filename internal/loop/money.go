@@ -1,0 +1,109 @@
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"strings"
+)
+
+// USD is an amount of money in pico-dollars: 1 USD = 1e12. An int64 holds about
+// nine million dollars, and the cheapest published token price (fractions of a
+// cent per million) is still a whole number of pico-dollars, so no sum in loopd
+// ever rounds except where a comment says so.
+type USD int64
+
+// The units that prices and limits are written in.
+const (
+	PicoUSD   USD = 1
+	NanoUSD       = 1_000 * PicoUSD
+	MicroUSD      = 1_000 * NanoUSD
+	MilliUSD      = 1_000 * MicroUSD
+	OneUSD        = 1_000 * MilliUSD
+	usdDigits     = 12
+)
+
+// String writes the amount as a decimal number of dollars without trailing
+// zeros, exactly: "0.0213", "1", "-0.5".
+func (u USD) String() string {
+	sign, v := "", uint64(u)
+	if u < 0 {
+		sign, v = "-", uint64(-u)
+	}
+	whole, frac := v/uint64(OneUSD), v%uint64(OneUSD)
+	if frac == 0 {
+		return fmt.Sprintf("%s%d", sign, whole)
+	}
+	return sign + strings.TrimRight(fmt.Sprintf("%d.%012d", whole, frac), "0")
+}
+
+// Float is the amount in dollars for metrics and display, where the loss of the
+// last digits does not matter. It is never used to decide.
+func (u USD) Float() float64 { return float64(u) / float64(OneUSD) }
+
+// ParseUSD reads a non-negative decimal number of dollars with at most 12
+// digits after the point. It accepts no sign, exponent or separators.
+func ParseUSD(s string) (USD, error) {
+	whole, frac, _ := strings.Cut(s, ".")
+	if whole == "" || len(frac) > usdDigits || strings.HasSuffix(s, ".") {
+		return 0, fmt.Errorf("%q is not an amount in USD: write a decimal such as \"0.50\", with at most 12 digits after the point", s)
+	}
+	var v uint64
+	for _, c := range whole + frac + strings.Repeat("0", usdDigits-len(frac)) {
+		if c < '0' || c > '9' {
+			return 0, fmt.Errorf("%q is not an amount in USD: write a decimal such as \"0.50\"", s)
+		}
+		hi, lo := bits.Mul64(v, 10)
+		if hi != 0 || lo > math.MaxInt64-9 {
+			return 0, fmt.Errorf("%q USD is more than loopd can count (about 9 million)", s)
+		}
+		v = lo + uint64(c-'0')
+	}
+	return USD(v), nil
+}
+
+// MarshalText writes the decimal form, so that JSON and YAML carry amounts as
+// exact strings.
+func (u USD) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (u *USD) UnmarshalText(b []byte) error {
+	if len(b) == 0 {
+		return errors.New("an amount in USD is empty: write a decimal such as \"0.50\"")
+	}
+	neg := b[0] == '-'
+	if neg {
+		b = b[1:]
+	}
+	v, err := ParseUSD(string(b))
+	if err != nil {
+		return err
+	}
+	if neg {
+		v = -v
+	}
+	*u = v
+	return nil
+}
+
+// times multiplies a per-token price with a number of tokens. It saturates: an
+// amount too large to count must compare as "more than any limit", never wrap.
+func (u USD) times(n int64) USD {
+	if u <= 0 || n <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(u), uint64(n))
+	if hi != 0 || lo > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return USD(lo)
+}
+
+// plus adds two non-negative amounts and saturates like times.
+func (u USD) plus(v USD) USD {
+	if u > math.MaxInt64-v {
+		return math.MaxInt64
+	}
+	return u + v
+}

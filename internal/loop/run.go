@@ -1,0 +1,198 @@
+package loop
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// RunRef names a run. The tenant is part of every key.
+type RunRef struct {
+	Tenant string
+	ID     string
+}
+
+// AgentSpec is an agent version's definition. A version never changes; a run
+// carries a copy of the one it was created with.
+type AgentSpec struct {
+	Model        string          `json:"model"` // "provider/model"
+	Instructions string          `json:"instructions,omitempty"`
+	Tools        []ToolSpec      `json:"tools,omitempty"` // sorted by name
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
+	Temperature  *float64        `json:"temperature,omitempty"`
+}
+
+// Tool finds a tool by its exact name.
+func (a AgentSpec) Tool(name string) (ToolSpec, bool) {
+	for _, t := range a.Tools {
+		if t.Name == name {
+			return t, true
+		}
+	}
+	return ToolSpec{}, false
+}
+
+// Spec is everything that a run was created with. It is the body of the run's
+// first event and never changes.
+type Spec struct {
+	Agent        string            `json:"agent"` // "agents/support"
+	AgentVersion int64             `json:"agent_version"`
+	Definition   AgentSpec         `json:"definition"`
+	Input        string            `json:"input"`
+	Limits       Limits            `json:"limits"`
+	Price        Price             `json:"price"`
+	Labels       map[string]string `json:"labels,omitempty"`
+	Source       string            `json:"source,omitempty"`      // the door it came through: "rest", "grpc", "cli"
+	Traceparent  string            `json:"traceparent,omitempty"` // W3C trace context of the caller
+}
+
+// RunState is where a run stands.
+type RunState string
+
+// The live states, then the terminal ones.
+const (
+	StateQueued         RunState = "QUEUED"
+	StateRunning        RunState = "RUNNING"
+	StateRequiresAction RunState = "REQUIRES_ACTION"
+	StatePaused         RunState = "PAUSED"
+	StateCancelling     RunState = "CANCELLING"
+	StateSucceeded      RunState = "SUCCEEDED"
+	StateStopped        RunState = "STOPPED"
+	StateFailed         RunState = "FAILED"
+	StateCancelled      RunState = "CANCELLED"
+)
+
+// Terminal reports whether the state is final.
+func (s RunState) Terminal() bool {
+	switch s {
+	case StateSucceeded, StateStopped, StateFailed, StateCancelled:
+		return true
+	}
+	return false
+}
+
+// StopReason is the one machine-readable word for why a run ended.
+type StopReason string
+
+// The closed set of stop reasons.
+const (
+	Completed           StopReason = "COMPLETED"
+	IterationCap        StopReason = "ITERATION_CAP"
+	ModelCallCap        StopReason = "MODEL_CALL_CAP"
+	TokenBudget         StopReason = "TOKEN_BUDGET"
+	ContextWindow       StopReason = "CONTEXT_WINDOW" // one request is larger than the window
+	ContextRot          StopReason = "CONTEXT_ROT"    // the transcript fills too much of the window
+	CostBudget          StopReason = "COST_BUDGET"
+	CostUnpriced        StopReason = "COST_UNPRICED"
+	Deadline            StopReason = "DEADLINE"
+	WallTime            StopReason = "WALL_TIME"
+	ToolCallCap         StopReason = "TOOL_CALL_CAP"
+	RepeatCall          StopReason = "REPEAT_CALL"
+	ErrorStreak         StopReason = "ERROR_STREAK"
+	UnknownTool         StopReason = "UNKNOWN_TOOL"
+	InvalidArgs         StopReason = "INVALID_ARGS"
+	Truncated           StopReason = "TRUNCATED"
+	EmptyResponse       StopReason = "EMPTY_RESPONSE"
+	PauseLoop           StopReason = "PAUSE_LOOP"
+	Refusal             StopReason = "REFUSAL"
+	UnknownStopReason   StopReason = "UNKNOWN_STOP_REASON"
+	ValidationFailed    StopReason = "VALIDATION_FAILED"
+	InDoubtUnresolved   StopReason = "IN_DOUBT_UNRESOLVED"
+	ProviderError       StopReason = "PROVIDER_ERROR"
+	ProviderUnavailable StopReason = "PROVIDER_UNAVAILABLE"
+	RecoveryExhausted   StopReason = "RECOVERY_EXHAUSTED"
+	Cancelled           StopReason = "CANCELLED"
+	GuardInternal       StopReason = "GUARD_INTERNAL"
+	InternalError       StopReason = "INTERNAL_ERROR"
+)
+
+// StopReasons lists them all, for the places that must know the closed set.
+func StopReasons() []StopReason {
+	return []StopReason{
+		Completed, IterationCap, ModelCallCap, TokenBudget, ContextWindow, ContextRot, CostBudget, CostUnpriced,
+		Deadline, WallTime, ToolCallCap, RepeatCall, ErrorStreak, UnknownTool, InvalidArgs, Truncated,
+		EmptyResponse, PauseLoop, Refusal, UnknownStopReason, ValidationFailed, InDoubtUnresolved,
+		ProviderError, ProviderUnavailable, RecoveryExhausted, Cancelled, GuardInternal, InternalError,
+	}
+}
+
+// Stop is why a run ended, with the proof.
+type Stop struct {
+	Reason    StopReason `json:"reason"`
+	Guard     string     `json:"guard,omitempty"` // name of the guard, empty when none was involved
+	Observed  string     `json:"observed,omitempty"`
+	Limit     string     `json:"limit,omitempty"`
+	Message   string     `json:"message"`
+	Evidence  []Evidence `json:"evidence,omitempty"`
+	Iteration int        `json:"iteration,omitempty"`
+}
+
+// Evidence is one line of proof for a trip: the calls that were the same, the
+// error that came back each time. Excerpts are short.
+type Evidence struct {
+	Iteration  int    `json:"iteration,omitempty"`
+	CallID     string `json:"call_id,omitempty"`
+	Tool       string `json:"tool,omitempty"`
+	Args       string `json:"args,omitempty"`
+	ArgsHash   string `json:"args_hash,omitempty"`
+	Result     string `json:"result,omitempty"`
+	ResultHash string `json:"result_hash,omitempty"`
+	Note       string `json:"note,omitempty"`
+}
+
+// Head is a run's read model: what the API shows without reading the journal.
+// It is written beside the events, in the same transaction, and never read to
+// decide.
+type Head struct {
+	State           RunState
+	Phase           string // "queue", "model", "tools", "backoff", "waiting", "" when ended
+	Iterations      int
+	ModelCalls      int
+	ToolCalls       int
+	Attempts        int
+	Usage           Usage
+	Cost            Cost
+	Estimated       USD // part of the cost that was charged without reported usage
+	Held            USD // reserved for the model call in flight
+	Answer          string
+	Partial         bool // the answer is the best there was, not an accepted one
+	Stop            *Stop
+	StartedAt       time.Time // zero: not yet
+	EndedAt         time.Time // zero: not yet
+	WaitUntil       time.Time // zero: waits for nothing with a deadline
+	RequiredActions []RequiredAction
+}
+
+// RequiredAction is something a person or a client must do before the run goes on.
+type RequiredAction struct {
+	Kind     string    `json:"kind"` // "approve" or "resolve"
+	CallID   string    `json:"call_id"`
+	Tool     string    `json:"tool"`
+	Args     string    `json:"args"`
+	ArgsHash string    `json:"args_hash"`
+	Deadline time.Time `json:"deadline"`
+}
+
+// CallHead is the read model of one tool call.
+type CallHead struct {
+	Call       ToolCall
+	Iteration  int
+	Effect     Effect
+	State      CallState
+	Outcome    Outcome // empty until there is a result
+	Attempt    int     // sends of this call, 0 before the first
+	Key        string
+	ArgsHash   string
+	Result     string
+	Cut        bool
+	Bytes      int64
+	StartedAt  time.Time
+	FinishedAt time.Time
+}
+
+// Lease is a worker's right to append to one run. The epoch fences it: a write
+// that carries an older one is refused by the database.
+type Lease struct {
+	Run   RunRef
+	Owner string
+	Epoch int64
+}
