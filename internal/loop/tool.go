@@ -60,8 +60,8 @@ func (c ToolCall) Key(run RunRef) string { return "loopd:" + run.ID + ":" + c.ID
 // CallState is where a call stands. See the state machine in ARCHITECTURE.md.
 type CallState string
 
-// The states of a call. Rejected, Succeeded, Failed, Denied, Skipped and
-// Cancelled are final; a call in doubt waits to be resolved.
+// The states of a call. Planned, AwaitingApproval, Approved, Started and InDoubt
+// lead somewhere else; all others are final.
 const (
 	CallPlanned          CallState = "PLANNED"
 	CallAwaitingApproval CallState = "AWAITING_APPROVAL"
@@ -80,7 +80,7 @@ const (
 // Final reports whether the call has its one result.
 func (s CallState) Final() bool {
 	switch s {
-	case CallRejected, CallDenied, CallSucceeded, CallFailed, CallSkipped, CallCancelled:
+	case CallRejected, CallDenied, CallSucceeded, CallFailed, CallNotSent, CallSkipped, CallCancelled:
 		return true
 	}
 	return false

@@ -1,0 +1,88 @@
+package loop
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Action is the one thing to do next. Intent returns the events that must be
+// durable before anything is performed; they are part of the answer, so that
+// the engine never composes a fact by itself.
+type Action interface{ Intent() []Body }
+
+// intent is embedded in every action.
+type intent struct{ bodies []Body }
+
+// Intent returns the events to append before performing the action.
+func (i intent) Intent() []Body { return i.bodies }
+
+// Record has nothing to perform: append its events and ask Next again.
+type Record struct{ intent }
+
+// CallModel sends one request. Append a ModelAnswered or a ModelFailed.
+type CallModel struct {
+	intent
+	Request  ModelRequest
+	Started  ModelStarted
+	Deadline time.Time // give up then
+}
+
+// CallTools sends calls, at most Parallel at once. Append a CallFinished or a
+// CallDoubted for each.
+type CallTools struct {
+	intent
+	Sends    []Send
+	Parallel int
+	Deadline time.Time // calls that may be repeated are given up then
+}
+
+// Send is one tool call to put on the wire.
+type Send struct {
+	Call      ToolCall
+	Spec      ToolSpec
+	Attempt   int
+	Key       string
+	MaxResult int64 // bytes of the result that the model may see
+}
+
+// CheckAnswer asks whether the final answer meets the output contract. Append
+// AnswerAccepted, or what Rejection makes of the problems.
+type CheckAnswer struct {
+	intent
+	Schema json.RawMessage
+	Answer string
+}
+
+// Sleep has nothing to do before Until. A long sleep is better spent without a
+// worker: append Suspended{Reason, Until} and give the lease back.
+type Sleep struct {
+	intent
+	Until  time.Time
+	Reason Wait
+}
+
+// Suspend ends the attempt until something from outside arrives: give the lease
+// back with the intent.
+type Suspend struct{ intent }
+
+// End ends the run: give the lease back with the intent.
+type End struct{ intent }
+
+// Done: the run has finished, there is nothing to do or to append.
+type Done struct{ intent }
+
+// Rejection is the event for a final answer that failed its contract.
+func Rejection(problems []string) AnswerRejected {
+	say := "Your answer does not meet the required output format. Answer again, with JSON only, and fix exactly this:"
+	for i, p := range problems {
+		if i == maxProblems {
+			say += "\n- and more"
+			break
+		}
+		say += "\n- " + excerpt(p, evidenceExcerpt)
+	}
+	return AnswerRejected{Problems: problems, Say: say}
+}
+
+// maxProblems bounds what a re-ask lists.
+const maxProblems = 10

@@ -1,0 +1,147 @@
+package loop
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// gate judges the calls of one answer, each before any sibling starts. The
+// order of its checks is the order in which a call can fail.
+type gate struct {
+	s    *State
+	now  time.Time
+	late bool // the wrap-up slice of the deadline has begun
+
+	refused, asked []Body
+	sends          []Send
+	wait           Wait
+	until          time.Time // earliest deadline of what is waited for
+	unresolved     *Stop     // a call stayed in doubt for too long
+}
+
+// judge puts the call into one of the gate's lists.
+func (g *gate) judge(c *call) {
+	switch c.State {
+	case CallPlanned:
+		g.judgePlanned(c)
+	case CallAwaitingApproval:
+		if !g.now.Before(c.until) {
+			g.refuse(c, OutcomeDenied, "Nobody approved the call in time; it did not run.")
+			return
+		}
+		g.waitFor(WaitApproval, c.until)
+	case CallApproved, CallStarted: // started: repeatable, and its worker was lost
+		if g.late {
+			g.refuse(c, OutcomeSkipped, "The call did not run: the run is out of time.")
+			return
+		}
+		g.send(c)
+	case CallInDoubt:
+		if !g.now.Before(c.until) {
+			g.unresolved = &Stop{
+				Reason: InDoubtUnresolved, Guard: "in_doubt", Limit: doubtWait.String(),
+				Message:  "nobody said whether call " + c.Call.ID + " took effect",
+				Evidence: []Evidence{{CallID: c.Call.ID, Tool: c.Call.Name, Args: excerpt(c.Call.Args, evidenceExcerpt), Note: c.doubtNote}},
+			}
+			return
+		}
+		g.waitFor(WaitInDoubt, c.until)
+	}
+}
+
+func (g *gate) judgePlanned(c *call) {
+	l := g.s.spec.Limits
+	twin := g.s.calls.twin(c)
+	switch {
+	case c.cut:
+		g.refuse(c, OutcomeSkipped, "The call did not run: your answer was cut off at the output limit. Split the work into smaller calls.")
+	case !c.known:
+		g.refuse(c, OutcomeUnknownTool, unknownTool(c.Call.Name, g.s.spec.Definition.Tools))
+	case c.Call.Problem != "":
+		g.refuse(c, OutcomeInvalidArgs, "The call did not run, its arguments are invalid: "+c.Call.Problem)
+	case g.late:
+		g.refuse(c, OutcomeSkipped, "The call did not run: the run is out of time.")
+	case g.s.calls.started+len(g.sends) >= l.ToolCalls:
+		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: the run may make %d tool calls and has made them.", l.ToolCalls))
+	case len(g.sends)+len(g.asked) >= l.CallsPerAnswer:
+		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: one answer may make %d tool calls. Make the rest later, if still needed.", l.CallsPerAnswer))
+	case !c.Effect.Repeatable() && twin != nil:
+		g.refuse(c, OutcomeSkipped, duplicate(twin))
+	case c.Effect == Irreversible:
+		g.asked = append(g.asked, ApprovalRequested{CallID: c.Call.ID, ArgsHash: c.ArgsHash, Until: g.now.Add(approvalWait)})
+	default:
+		g.send(c)
+	}
+}
+
+func (g *gate) refuse(c *call, o Outcome, content string) {
+	g.refused = append(g.refused, CallRefused{CallID: c.Call.ID, Outcome: o, Content: content})
+}
+
+func (g *gate) send(c *call) {
+	g.sends = append(g.sends, Send{
+		Call: c.Call, Spec: c.spec, Attempt: c.Attempt + 1, Key: c.Call.Key(g.s.run), MaxResult: g.s.resultShare(c.spec),
+	})
+}
+
+func (g *gate) waitFor(w Wait, until time.Time) {
+	g.wait = w
+	if g.until.IsZero() || until.Before(g.until) {
+		g.until = until
+	}
+}
+
+// resultShare is how much of a result the model may see: the tool's own cap, or
+// the call's share of what the budget has room for.
+func (s *State) resultShare(spec ToolSpec) int64 {
+	share := s.lastResults / int64(max(1, len(s.calls.batch)))
+	return max(minResult, min(spec.MaxResultBytes, share))
+}
+
+// minResult is the least of a result that the model sees, in bytes: enough to
+// learn what went wrong.
+const minResult = 512
+
+// duplicate tells the model about the earlier call with the same arguments.
+func duplicate(twin *call) string {
+	if twin.State == CallSucceeded {
+		return "The call was not sent again: the same call (" + twin.Call.ID + ") has already succeeded. Its result was: " + excerpt(twin.Result, minResult)
+	}
+	return "The call was not sent: the same call (" + twin.Call.ID + ") is under way or its outcome is unknown. Do not repeat it."
+}
+
+// unknownTool tells the model which tools come closest.
+func unknownTool(name string, tools []ToolSpec) string {
+	names := make([]string, 0, len(tools))
+	for _, t := range tools {
+		names = append(names, t.Name)
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return distance(name, a) - distance(name, b) })
+	if len(names) == 0 {
+		return "There is no tool " + excerpt(name, 64) + ": this agent has no tools. Answer in text."
+	}
+	return fmt.Sprintf("There is no tool %q. The closest: %s.", excerpt(name, 64), strings.Join(names[:min(3, len(names))], ", "))
+}
+
+// distance is the Levenshtein distance of two tool names, on their first 64 bytes.
+func distance(a, b string) int {
+	a, b = a[:min(len(a), 64)], b[:min(len(b), 64)]
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,23 @@
+package loop
+
+import "time"
+
+// guardDeadline wraps up when the last slice of the active time begins, and
+// stops when all of it is gone.
+func guardDeadline(m moment) *Tripped {
+	l := m.spec.Limits
+	elapsed := m.tenure.elapsed(m.now)
+	t := &Tripped{
+		Guard: "deadline", Reason: Deadline, Observed: elapsed.Round(time.Millisecond).String(), Limit: l.Deadline.String(),
+		Message: "the run's active time is used up",
+	}
+	switch {
+	case elapsed >= l.Deadline:
+		t.Verdict = VerdictStop
+		return t
+	case elapsed >= l.Deadline-l.wrapUpSlice():
+		t.Verdict = VerdictFinalTurn
+		return t
+	}
+	return nil
+}

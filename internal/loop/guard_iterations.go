@@ -1,0 +1,55 @@
+package loop
+
+import "fmt"
+
+// guardIterations makes the Nth call the wrap-up, so that N is never passed, and
+// tells the model once when four fifths are gone.
+func guardIterations(m moment) *Tripped {
+	limit := m.spec.Limits.Iterations
+	last := limit - 1 // the wrap-up is an iteration too
+	if !m.wrapsUp() {
+		last = limit
+	}
+	t := &Tripped{
+		Guard: "iterations", Reason: IterationCap, Observed: fmt.Sprint(m.iterations), Limit: fmt.Sprint(limit),
+	}
+	switch {
+	case m.iterations >= last:
+		t.Verdict = VerdictFinalTurn
+		t.Message = fmt.Sprintf("the run may take %d iterations", limit)
+		return t
+	case m.iterations == (limit*4+4)/5 && m.wrapsUp():
+		t.Verdict = VerdictNudge
+		t.Message = "four fifths of the iterations are used"
+		t.Say = fmt.Sprintf("You have %d answers left in this run. Finish what matters most.", limit-m.iterations)
+		return t
+	}
+	return nil
+}
+
+// guardModelCalls counts every request sent, retries included. There is no
+// wrap-up for it: the wrap-up would be one more request.
+func guardModelCalls(m moment) *Tripped {
+	if limit := m.spec.Limits.ModelCalls; m.spend.calls >= limit {
+		return &Tripped{
+			Guard: "model_calls", Verdict: VerdictStop, Reason: ModelCallCap,
+			Observed: fmt.Sprint(m.spend.calls), Limit: fmt.Sprint(limit),
+			Message: "the run has sent as many model requests as it may, retries included",
+		}
+	}
+	return nil
+}
+
+// guardToolCalls wraps up when calls had to be refused because the run has made
+// as many as it may.
+func guardToolCalls(m moment) *Tripped {
+	limit := m.spec.Limits.ToolCalls
+	if !m.wrapsUp() || m.calls.started < limit || m.iterations == 0 {
+		return nil
+	}
+	return &Tripped{
+		Guard: "tool_calls", Verdict: VerdictFinalTurn, Reason: ToolCallCap,
+		Observed: fmt.Sprint(m.calls.started), Limit: fmt.Sprint(limit),
+		Message: "the run has made as many tool calls as it may",
+	}
+}

@@ -1,0 +1,96 @@
+package loop
+
+import "time"
+
+// Head is the read model of the run as it stands.
+func (s *State) Head() Head {
+	h := Head{
+		State: s.state(), Phase: s.phase(), Iterations: s.iterations, ModelCalls: s.spend.calls,
+		ToolCalls: s.calls.started, Attempts: s.tenure.attempts,
+		Usage: s.spend.usage, Cost: s.spend.cost, Estimated: s.spend.estimated, Held: s.spend.hold,
+		StartedAt: s.tenure.first, EndedAt: s.endedAt, RequiredActions: s.requiredActions(),
+	}
+	if s.tenure.suspended != nil {
+		h.WaitUntil = s.tenure.suspended.Until
+	}
+	if s.finished != nil {
+		stop := s.finished.Stop
+		h.Answer, h.Partial, h.Stop = s.finished.Answer, s.finished.Partial, &stop
+		h.WaitUntil = time.Time{}
+	}
+	return h
+}
+
+func (s *State) state() RunState {
+	switch {
+	case s.finished != nil:
+		return s.finished.State
+	case s.cancel != nil:
+		return StateCancelling
+	case s.InAttempt():
+		return StateRunning
+	case s.tenure.suspended != nil && (s.tenure.suspended.Reason == WaitApproval || s.tenure.suspended.Reason == WaitInDoubt):
+		return StateRequiresAction
+	}
+	return StateQueued
+}
+
+func (s *State) phase() string {
+	switch {
+	case s.finished != nil:
+		return ""
+	case s.tenure.suspended != nil && s.tenure.suspended.Reason != WaitDrain:
+		return string(s.tenure.suspended.Reason)
+	case !s.InAttempt():
+		return "queue"
+	case s.spend.open != nil:
+		return "model"
+	case len(s.calls.batch) > 0:
+		return "tools"
+	case s.spend.failed != nil:
+		return string(WaitBackoff)
+	}
+	return "model"
+}
+
+func (s *State) requiredActions() []RequiredAction {
+	if s.finished != nil {
+		return nil
+	}
+	var actions []RequiredAction
+	for _, c := range s.calls.open() {
+		kind := ""
+		switch c.State {
+		case CallAwaitingApproval:
+			kind = "approve"
+		case CallInDoubt:
+			kind = "resolve"
+		default:
+			continue
+		}
+		actions = append(actions, RequiredAction{
+			Kind: kind, CallID: c.Call.ID, Tool: c.Call.Name, Args: c.Call.Args, ArgsHash: c.ArgsHash, Deadline: c.until,
+		})
+	}
+	return actions
+}
+
+// TakeChangedCalls returns the heads of the calls that changed since it was last
+// asked, each once, in the order they were planned.
+func (s *State) TakeChangedCalls() []CallHead {
+	if len(s.calls.changed) == 0 {
+		return nil
+	}
+	changed := map[string]bool{}
+	for _, id := range s.calls.changed {
+		changed[id] = true
+	}
+	s.calls.changed = nil
+	var heads []CallHead
+	for _, id := range s.calls.order {
+		if changed[id] {
+			heads = append(heads, s.calls.byID[id].CallHead)
+		}
+	}
+	return heads
+}

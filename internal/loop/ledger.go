@@ -1,0 +1,217 @@
+package loop
+
+import (
+	"fmt"
+	"time"
+)
+
+// call is what the run knows of one tool call.
+type call struct {
+	CallHead
+	spec      ToolSpec
+	known     bool   // the agent has a tool of that name
+	cut       bool   // the answer it came in was cut off
+	print     string // callPrint
+	result    string // result fingerprint
+	until     time.Time
+	doubtNote string
+}
+
+// ledger holds every call of the run. It outlives anything that happens to the
+// transcript: what was done in the world is never forgotten.
+type ledger struct {
+	byID    map[string]*call
+	order   []string
+	batch   []string // calls of the answer that is being worked on, in call order
+	started int      // first sends, for the cap
+	changed []string
+}
+
+func (l *ledger) plan(c *call) {
+	if l.byID == nil {
+		l.byID = map[string]*call{}
+	}
+	l.byID[c.Call.ID] = c
+	l.order = append(l.order, c.Call.ID)
+	l.batch = append(l.batch, c.Call.ID)
+	l.touch(c)
+}
+
+func (l *ledger) touch(c *call) { l.changed = append(l.changed, c.Call.ID) }
+
+// get finds a call that must be in one of the given states.
+func (l *ledger) get(id string, states ...CallState) (*call, error) {
+	c, ok := l.byID[id]
+	if !ok {
+		return nil, fmt.Errorf("call %q is not in the journal: %w", id, ErrImpossible)
+	}
+	for _, s := range states {
+		if c.State == s {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("call %q is %s: %w", id, c.State, ErrImpossible)
+}
+
+// open lists the calls of the batch that have no result yet, in call order.
+func (l *ledger) open() []*call {
+	var calls []*call
+	for _, id := range l.batch {
+		if c := l.byID[id]; !c.State.Final() {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// twin finds an earlier call with the same tool and arguments that may have
+// had, or had, an effect.
+func (l *ledger) twin(c *call) *call {
+	for _, id := range l.order {
+		t := l.byID[id]
+		if t == c {
+			return nil
+		}
+		if t.print == c.print && (t.State == CallStarted || t.State == CallInDoubt || t.State == CallSucceeded ||
+			t.State == CallAwaitingApproval || t.State == CallApproved || t.State == CallPlanned && !t.cut) {
+			return t
+		}
+	}
+	return nil
+}
+
+func (l *ledger) applyRefused(e CallRefused, at time.Time) error {
+	c, err := l.get(e.CallID, CallPlanned, CallAwaitingApproval, CallApproved, CallStarted)
+	if err != nil {
+		return err
+	}
+	switch e.Outcome {
+	case OutcomeDenied:
+		c.State = CallDenied
+	case OutcomeSkipped:
+		c.State = CallSkipped
+	case OutcomeCancelled:
+		c.State = CallCancelled
+	default:
+		c.State = CallRejected
+	}
+	c.close(e.Outcome, e.Content, digest("result", string(e.Outcome), e.Content), at)
+	l.touch(c)
+	return nil
+}
+
+func (c *call) close(o Outcome, content, fingerprint string, at time.Time) {
+	c.Outcome, c.Result, c.result, c.FinishedAt = o, content, fingerprint, at
+}
+
+func (l *ledger) applyRequested(e ApprovalRequested) error {
+	c, err := l.get(e.CallID, CallPlanned)
+	if err != nil {
+		return err
+	}
+	c.State, c.until = CallAwaitingApproval, e.Until
+	l.touch(c)
+	return nil
+}
+
+func (l *ledger) applyDecided(e ApprovalDecided, at time.Time) error {
+	c, err := l.get(e.CallID, CallAwaitingApproval)
+	if err != nil {
+		return err
+	}
+	if e.ArgsHash != c.ArgsHash {
+		return fmt.Errorf("approval of call %q is bound to other arguments: %w", e.CallID, ErrImpossible)
+	}
+	l.touch(c)
+	if e.Approved {
+		c.State = CallApproved
+		return nil
+	}
+	c.State = CallDenied
+	reason := e.Reason
+	if reason == "" {
+		reason = "no reason was given"
+	}
+	content := "The call was not approved and did not run: " + reason
+	c.close(OutcomeDenied, content, digest("result", "denied", content), at)
+	return nil
+}
+
+func (l *ledger) applyBegun(e CallBegun, at time.Time) error {
+	c, err := l.get(e.CallID, CallPlanned, CallApproved, CallStarted)
+	if err != nil {
+		return err
+	}
+	irreversible := c.Effect == Irreversible && c.State == CallPlanned
+	resent := c.State == CallStarted && !c.Effect.Repeatable()
+	if irreversible || resent || e.Attempt != c.Attempt+1 {
+		return fmt.Errorf("call %q (%s, %s) cannot start as attempt %d: %w", e.CallID, c.Effect, c.State, e.Attempt, ErrImpossible)
+	}
+	if c.Attempt == 0 {
+		l.started++
+		c.StartedAt = at
+	}
+	c.State, c.Attempt, c.Key = CallStarted, e.Attempt, e.Key
+	l.touch(c)
+	return nil
+}
+
+func (l *ledger) applyFinished(e CallFinished, at time.Time) error {
+	c, err := l.get(e.CallID, CallStarted)
+	if err != nil {
+		return err
+	}
+	if e.Attempt != c.Attempt {
+		return fmt.Errorf("call %q has attempt %d, not %d: %w", e.CallID, c.Attempt, e.Attempt, ErrImpossible)
+	}
+	switch e.Outcome {
+	case OutcomeOK:
+		c.State = CallSucceeded
+	case OutcomeNotSent:
+		c.State = CallNotSent
+	case OutcomeCancelled:
+		c.State = CallCancelled
+	default:
+		c.State = CallFailed
+	}
+	c.Cut, c.Bytes = e.Cut, e.Bytes
+	c.close(e.Outcome, e.Content, e.ResultHash, at)
+	l.touch(c)
+	return nil
+}
+
+func (l *ledger) applyDoubted(e CallDoubted) error {
+	c, err := l.get(e.CallID, CallStarted)
+	if err != nil {
+		return err
+	}
+	c.State, c.Outcome, c.until, c.doubtNote = CallInDoubt, OutcomeUnknown, e.Until, e.Reason
+	l.touch(c)
+	return nil
+}
+
+func (l *ledger) applyResolved(e CallResolved, at time.Time) error {
+	c, err := l.get(e.CallID, CallInDoubt)
+	if err != nil {
+		return err
+	}
+	l.touch(c)
+	switch e.Resolution {
+	case ResolvedSucceeded:
+		c.State = CallSucceeded
+		content := e.Result
+		if content == "" {
+			content = "The call took effect. Its answer was lost; an operator confirmed the effect."
+		}
+		c.close(OutcomeOK, content, digest("result", "ok", content), at)
+	case ResolvedNotExecuted:
+		c.State = CallNotSent
+		content := "The call did not take effect and was not repeated."
+		c.close(OutcomeNotSent, content, digest("result", "not_sent", content), at)
+	case ResolvedRetry:
+		c.State, c.Outcome = CallApproved, ""
+	default:
+		return fmt.Errorf("resolution %q: %w", e.Resolution, ErrImpossible)
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+package loop
+
+import (
+	"fmt"
+	"time"
+)
+
+// How often loopd tries before it gives up. Source: provider SDKs retry twice;
+// one owner of retries with three per request and ten per run bounds a bad hour
+// at a provider without multiplying it.
+const (
+	maxRetries    = 3  // of one request
+	maxRunRetries = 10 // in the whole run
+	maxRecoveries = 5  // attempts in a row that died without progress
+	maxPauses     = 8  // continuations of one paused answer
+	maxEmpty      = 2  // empty answers that are asked again
+	maxTruncated  = 3  // truncated answers in a run
+)
+
+// How long a run waits for people.
+const (
+	approvalWait = 24 * time.Hour
+	doubtWait    = 7 * 24 * time.Hour
+)
+
+// Next names the one thing to do at now. It has no effect, and asked twice it
+// answers the same. It may only be asked while nothing of the run is being
+// performed: a model or tool call without a result is taken for lost.
+//
+// A guard that panics ends the run: it fails closed.
+func (s *State) Next(now time.Time) (a Action) {
+	defer func() {
+		if r := recover(); r != nil {
+			a = s.finish(StateFailed, Stop{Reason: GuardInternal, Message: fmt.Sprintf("a guard crashed, so the run was stopped: %v", r)}, true)
+		}
+	}()
+	if s.finished != nil {
+		return Done{}
+	}
+	for _, rule := range []func(time.Time) Action{
+		s.settleLost, s.endOfPatience, s.nextCalls, s.afterFailure, s.afterAnswer,
+	} {
+		if a := rule(now); a != nil {
+			return a
+		}
+	}
+	return s.nextModelCall(now)
+}
+
+// settleLost settles what was in flight when the last worker died. A model call
+// is charged at its hold. A tool call that may be repeated will be; one that
+// may not is in doubt, whatever else happens to the run.
+func (s *State) settleLost(now time.Time) Action {
+	var facts []Body
+	if open := s.spend.open; open != nil {
+		facts = append(facts, ModelFailed{
+			Call: open.Call, Class: ErrorLost, Cost: LostCost(ErrorLost, open.Hold),
+			Message: "the worker was lost while the call was in flight; it is charged at its hold",
+		})
+	}
+	for _, c := range s.calls.open() {
+		if c.State == CallStarted && !c.Effect.Repeatable() {
+			facts = append(facts, CallDoubted{
+				CallID: c.Call.ID, Attempt: c.Attempt, Until: now.Add(doubtWait),
+				Reason: "the worker was lost after the call was started; it may have run",
+			})
+		}
+	}
+	if facts == nil {
+		return nil
+	}
+	return Record{intent{facts}}
+}
+
+// endOfPatience ends runs that were cancelled, that keep killing their workers,
+// or that are too old.
+func (s *State) endOfPatience(now time.Time) Action {
+	l := s.spec.Limits
+	switch {
+	case s.cancel != nil:
+		msg := "the run was cancelled"
+		if s.cancel.Reason != "" {
+			msg += ": " + s.cancel.Reason
+		}
+		return s.finish(StateCancelled, Stop{Reason: Cancelled, Message: msg}, true)
+	case s.tenure.recoveries >= maxRecoveries:
+		return s.finish(StateFailed, Stop{
+			Reason: RecoveryExhausted, Observed: fmt.Sprint(s.tenure.recoveries), Limit: fmt.Sprint(maxRecoveries),
+			Message: "the workers that drove this run died again and again without progress",
+		}, true)
+	case now.Sub(s.createdAt) >= l.WallTime:
+		return s.finish(StateStopped, Stop{
+			Reason: WallTime, Guard: "wall_time", Observed: now.Sub(s.createdAt).Round(time.Second).String(), Limit: l.WallTime.String(),
+			Message: "the run is older than it may get, waits included",
+		}, true)
+	}
+	return nil
+}
+
+// nextCalls works on the calls of the last answer that have no result yet:
+// refuses what may not run, asks for what needs approval, starts the rest.
+func (s *State) nextCalls(now time.Time) Action {
+	open := s.calls.open()
+	if len(open) == 0 {
+		return nil
+	}
+	g := gate{s: s, now: now, late: s.tenure.elapsed(now) >= s.spec.Limits.Deadline-s.spec.Limits.wrapUpSlice()}
+	for _, c := range open {
+		g.judge(c)
+	}
+	if g.unresolved != nil {
+		return s.finish(StateStopped, *g.unresolved, true)
+	}
+	facts := append(g.refused, g.asked...)
+	for _, send := range g.sends {
+		facts = append(facts, CallBegun{CallID: send.Call.ID, Attempt: send.Attempt, Key: send.Key})
+	}
+	switch {
+	case len(g.sends) > 0:
+		return CallTools{intent{facts}, g.sends, s.spec.Limits.ParallelCalls, s.workDeadline(now)}
+	case len(facts) > 0:
+		return Record{intent{facts}}
+	}
+	return Suspend{intent{[]Body{Suspended{Reason: g.wait, Until: g.until}}}}
+}
+
+// afterFailure decides what follows a model call that brought no answer.
+func (s *State) afterFailure(now time.Time) Action {
+	f := s.spend.failed
+	if f == nil || f.Class == ErrorCancelled {
+		return nil
+	}
+	retryable := f.Class.Retryable() && s.spend.failures <= maxRetries && s.spend.retries <= maxRunRetries
+	if retryable {
+		if f.RetryAt.After(now) {
+			return Sleep{Until: f.RetryAt, Reason: WaitBackoff}
+		}
+		return nil // the guards look again, then the request is sent again
+	}
+	if s.final != nil {
+		return s.stopOn(*s.final) // no wrap-up to be had
+	}
+	stop := Stop{
+		Reason: ProviderError, Iteration: s.iterations, Observed: string(f.Class),
+		Message: fmt.Sprintf("the model call failed (%s, status %d): %s", f.Class, f.Status, excerpt(f.Message, evidenceExcerpt)),
+	}
+	switch f.Class {
+	case ErrorContext:
+		stop.Reason, stop.Guard = ContextWindow, "context"
+		return s.finish(StateStopped, stop, true)
+	case ErrorQuota:
+		stop.Reason = ProviderUnavailable
+	case ErrorInternal:
+		stop.Reason = InternalError
+	}
+	if f.Class.Retryable() {
+		stop.Reason = ProviderUnavailable
+		stop.Message = fmt.Sprintf("gave up after %d failed tries: %s", s.spend.failures, stop.Message)
+	}
+	return s.finish(StateFailed, stop, true)
+}
+
+// afterAnswer decides what follows the newest model answer, before any guard
+// looks at the next call. It returns nil when another model call is due.
+func (s *State) afterAnswer(time.Time) Action {
+	a := s.answer
+	if a == nil {
+		return nil
+	}
+	if a.wrapUp {
+		return s.stopOn(*s.final)
+	}
+	switch a.finish {
+	case FinishRefused:
+		return s.finish(StateStopped, Stop{
+			Reason: Refusal, Guard: "refusal", Iteration: s.iterations,
+			Message:  "the model refused; nothing in its answer was run",
+			Evidence: []Evidence{{Note: excerpt(a.refusal+a.text, evidenceExcerpt)}},
+		}, true)
+	case FinishContext:
+		return s.stopOn(Tripped{Guard: "context", Reason: ContextWindow, Message: "the answer was cut off because the context window is full"})
+	case FinishPaused:
+		return s.stopAbove(s.pauses, maxPauses, "pause", PauseLoop, "the provider paused the same answer again and again")
+	case finishEmpty:
+		return s.stopAbove(s.empties, maxEmpty, "empty", EmptyResponse, "the model answered with nothing again and again")
+	case FinishUnknown:
+		return s.stopAbove(s.unknowns, 1, "unknown_stop", UnknownStopReason, "the provider gave a stop reason that loopd does not know, twice; its answers were not used")
+	case FinishTruncated:
+		return s.afterTruncated(a)
+	case FinishDone:
+		return s.afterFinalAnswer(a)
+	}
+	return nil
+}
+
+// stopAbove ends the run when a streak is longer than limit.
+func (s *State) stopAbove(streak, limit int, guard string, r StopReason, message string) Action {
+	if streak <= limit {
+		return nil
+	}
+	return s.stopOn(Tripped{Guard: guard, Reason: r, Observed: fmt.Sprint(streak), Limit: fmt.Sprint(limit), Message: message})
+}
+
+// afterTruncated asks once for the same with more room, then has the model
+// split its work, then gives up. Nothing in a cut answer is ever run.
+func (s *State) afterTruncated(a *answered) Action {
+	if s.truncTotal >= maxTruncated {
+		return s.stopOn(Tripped{
+			Guard: "truncated", Reason: Truncated, Observed: fmt.Sprint(s.truncTotal), Limit: fmt.Sprint(maxTruncated),
+			Message: "the model's answers kept being cut off at the output limit",
+		})
+	}
+	if a.kept && s.talk.last().Role == RoleAssistant {
+		return Record{intent{[]Body{Tripped{
+			Guard: "truncated", Verdict: VerdictNudge, Reason: Truncated, Iteration: s.iterations,
+			Message: "an answer was cut off at the output limit twice",
+			Say:     "Your answer was cut off at the output limit. Answer again, shorter.",
+		}}}}
+	}
+	return nil
+}
+
+// afterFinalAnswer accepts the answer, has it checked, or sends it back.
+func (s *State) afterFinalAnswer(a *answered) Action {
+	schema := s.spec.Definition.OutputSchema
+	if len(schema) > 0 && !s.accepted {
+		return CheckAnswer{Schema: schema, Answer: a.text}
+	}
+	return End{intent{[]Body{Finished{
+		State: StateSucceeded, Answer: a.text,
+		Stop: Stop{Reason: Completed, Iteration: s.iterations, Message: "the model finished and its answer was accepted"},
+	}}}}
+}
+
+// nextModelCall asks the guards, plans the call and holds its worst case.
+func (s *State) nextModelCall(now time.Time) Action {
+	if limit := s.spec.Limits.Reasks; s.rejected > limit {
+		return s.stopOn(Tripped{
+			Guard: "output", Reason: ValidationFailed, Observed: fmt.Sprint(s.rejected), Limit: fmt.Sprint(limit),
+			Message: "the final answer failed the output contract each time; it is kept, unverified",
+		})
+	}
+	p, trips := s.planCall(now)
+	if s.final != nil || len(trips) == 0 {
+		return s.callModel(p, now)
+	}
+	facts := make([]Body, 0, len(trips))
+	for _, t := range trips {
+		facts = append(facts, t)
+	}
+	if first := trips[0]; first.Verdict == VerdictStop {
+		return s.finishAfter(facts, StateStopped, stopOf(first), true)
+	}
+	return Record{intent{facts}}
+}
+
+// callModel is the action for a planned call; a plan that no money or time is
+// left for ends the run.
+func (s *State) callModel(p plan, now time.Time) Action {
+	if p.refused != nil {
+		return s.stopOn(*p.refused)
+	}
+	started := ModelStarted{
+		Call: s.spend.calls + 1, Purpose: p.purpose, Model: s.spec.Definition.Model,
+		MaxOutput: p.output, InputBound: p.input, ResultBudget: p.results, Hold: p.hold,
+	}
+	deadline := s.workDeadline(now)
+	if p.purpose == PurposeWrapUp {
+		deadline = now.Add(s.spec.Limits.Deadline - s.tenure.elapsed(now))
+	}
+	return CallModel{intent{[]Body{started}}, s.request(p), started, deadline}
+}
+
+// workDeadline is when work must stop so that a wrap-up still fits.
+func (s *State) workDeadline(now time.Time) time.Time {
+	l := s.spec.Limits
+	return now.Add(l.Deadline - l.wrapUpSlice() - s.tenure.elapsed(now))
+}
+
+// stopOn ends the run for a trip, with the best text there is as partial answer.
+func (s *State) stopOn(t Tripped) Action {
+	if t.Iteration == 0 {
+		t.Iteration = s.iterations
+	}
+	var facts []Body
+	if s.final == nil || s.final.Guard != t.Guard {
+		t.Verdict = VerdictStop
+		facts = append(facts, t)
+	}
+	return s.finishAfter(facts, StateStopped, stopOf(t), true)
+}
+
+func stopOf(t Tripped) Stop {
+	return Stop{
+		Reason: t.Reason, Guard: t.Guard, Observed: t.Observed, Limit: t.Limit,
+		Message: t.Message, Evidence: t.Evidence, Iteration: t.Iteration,
+	}
+}
+
+// finish ends the run. See finishAfter.
+func (s *State) finish(state RunState, stop Stop, partial bool) Action {
+	return s.finishAfter(nil, state, stop, partial)
+}
+
+// finishAfter ends the run after some facts: every call that never started gets
+// its one result, which tells the truth, and the newest text is the partial
+// answer. Calls in doubt stay in doubt: ending a run resolves nothing.
+func (s *State) finishAfter(facts []Body, state RunState, stop Stop, partial bool) Action {
+	for _, c := range s.calls.open() {
+		switch c.State {
+		case CallPlanned, CallAwaitingApproval, CallApproved:
+			facts = append(facts, CallRefused{CallID: c.Call.ID, Outcome: OutcomeCancelled, Content: "The call did not run: the run ended first."})
+		case CallStarted:
+			facts = append(facts, CallRefused{CallID: c.Call.ID, Outcome: OutcomeCancelled, Content: "The call was interrupted and may have run; it changes nothing that a second run would not."})
+		}
+	}
+	if stop.Iteration == 0 {
+		stop.Iteration = s.iterations
+	}
+	return End{intent{append(facts, Finished{State: state, Stop: stop, Answer: s.talk.lastAssistantText(), Partial: partial})}}
+}

@@ -1,0 +1,317 @@
+package loop
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// State is a run, folded from its events. It is not safe for concurrent use:
+// the goroutine that owns the run owns its State.
+type State struct {
+	run       RunRef
+	seq       int64
+	spec      Spec
+	createdAt time.Time
+
+	talk   transcript
+	calls  ledger
+	spend  spend
+	tenure tenure
+	prints []footprint
+
+	lastResults int64 // bytes of results that the newest model call left room for
+
+	iterations int
+	answer     *answered // the newest model answer, until the next call starts
+	empties    int       // empty answers in a row
+	truncated  int       // truncated answers in a row
+	truncTotal int
+	unknowns   int // answers with an unknown stop reason in a row
+	pauses     int // paused answers in a row
+	rejected   int // final answers that failed the contract
+	accepted   bool
+
+	trips    []Tripped
+	final    *Tripped // the trip that asked for a wrap-up
+	cancel   *CancelRequested
+	finished *Finished
+	endedAt  time.Time
+}
+
+// answered is what Next needs to know of a model answer.
+type answered struct {
+	finish  Finish
+	text    string
+	wrapUp  bool
+	kept    bool // it is in the transcript
+	refusal string
+}
+
+// Fold builds a State from a run's events, in order. It fails with
+// ErrImpossible if an event cannot follow the ones before it.
+func Fold(run RunRef, events []Event) (*State, error) {
+	s := &State{run: run}
+	for _, e := range events {
+		if err := s.Apply(e); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Apply takes one event. After an error the State must be thrown away.
+func (s *State) Apply(e Event) error {
+	if err := s.admissible(e); err != nil {
+		return fmt.Errorf("run %s, event %d %s: %w", s.run.ID, e.Seq, e.Body.Kind(), err)
+	}
+	s.seq = e.Seq
+	if err := s.apply(e); err != nil {
+		return fmt.Errorf("run %s, event %d %s: %w", s.run.ID, e.Seq, e.Body.Kind(), err)
+	}
+	s.tenure.lastEvent = e.At
+	return nil
+}
+
+// admissible checks what is true of every event, whatever its kind.
+func (s *State) admissible(e Event) error {
+	_, created := e.Body.(Created)
+	switch {
+	case e.Seq != s.seq+1:
+		return fmt.Errorf("after event %d: %w", s.seq, ErrImpossible)
+	case created != (e.Seq == 1):
+		return fmt.Errorf("a journal begins with created, once: %w", ErrImpossible)
+	case s.finished != nil:
+		return fmt.Errorf("the run has finished: %w", ErrImpossible)
+	}
+	return nil
+}
+
+// apply hands the event to the part that it concerns.
+func (s *State) apply(e Event) error {
+	var err error
+	switch b := e.Body.(type) {
+	case Created:
+		s.applyCreated(b, e)
+	case Claimed:
+		err = s.tenure.applyClaimed(b, e.At)
+	case Suspended:
+		err = s.tenure.applySuspended(b, e.At)
+	case ModelStarted:
+		s.answer, s.lastResults = nil, b.ResultBudget
+		err = s.spend.applyStarted(b)
+	case ModelAnswered:
+		err = s.applyAnswered(b, e)
+	case ModelFailed:
+		err = s.spend.applyFailed(b)
+	case CallRefused:
+		err = s.calls.applyRefused(b, e.At)
+	case ApprovalRequested:
+		err = s.calls.applyRequested(b)
+	case ApprovalDecided:
+		err = s.calls.applyDecided(b, e.At)
+	case CallBegun:
+		err = s.calls.applyBegun(b, e.At)
+	case CallFinished:
+		s.tenure.recoveries = 0
+		err = s.calls.applyFinished(b, e.At)
+	case CallDoubted:
+		err = s.calls.applyDoubted(b)
+	case CallResolved:
+		err = s.calls.applyResolved(b, e.At)
+	case Tripped:
+		s.applyTripped(b, e)
+	case AnswerRejected:
+		s.rejected++
+		s.answer = nil
+		s.talk.add(guardMessage(b.Say), e.Seq, s.iterations, e.At)
+	case AnswerAccepted:
+		s.accepted = true
+	case CancelRequested:
+		s.cancel = &b
+	case Finished:
+		s.finished, s.endedAt = &b, e.At
+	default:
+		err = ErrUnknownKind
+	}
+	if err == nil {
+		s.closeBatch(e)
+	}
+	return err
+}
+
+func (s *State) applyCreated(b Created, e Event) {
+	s.spec, s.createdAt = b.Spec, e.At
+	s.talk.add(Message{Role: RoleUser, Source: SourceInput, Parts: []Part{TextPart(b.Spec.Input)}}, e.Seq, 0, e.At)
+}
+
+func (s *State) applyTripped(b Tripped, e Event) {
+	s.trips = append(s.trips, b)
+	if b.Verdict == VerdictFinalTurn && s.final == nil {
+		s.final = &b
+	}
+	if b.Say != "" {
+		s.talk.add(guardMessage(b.Say), e.Seq, s.iterations, e.At)
+	}
+}
+
+func guardMessage(text string) Message {
+	return Message{Role: RoleUser, Source: SourceGuard, Parts: []Part{TextPart(text)}}
+}
+
+// applyAnswered settles the call and decides what becomes of the answer. An
+// answer that is cut, empty, refused or not understood is not put into the
+// transcript the first time: the same request is asked again, or the run ends.
+func (s *State) applyAnswered(b ModelAnswered, e Event) error {
+	wrapUp := s.spend.open != nil && s.spend.open.Purpose == PurposeWrapUp
+	if err := s.spend.applyAnswered(b); err != nil {
+		return err
+	}
+	s.tenure.recoveries = 0
+	a := &answered{finish: b.Finish, text: b.Message.Text(), wrapUp: wrapUp}
+	for _, p := range b.Message.Parts {
+		if p.Kind == PartRefusal {
+			a.refusal = p.Text
+		}
+	}
+	if (b.Finish == FinishDone && a.text == "") || (b.Finish == FinishToolCalls && len(b.Message.Calls()) == 0) {
+		a.finish = finishEmpty
+	}
+	s.answer = a
+	s.count(a.finish)
+	if !b.Estimated && b.Usage.Input() > 0 {
+		s.talk.anchorHere(b.Usage.Input())
+	}
+	a.kept = s.keeps(a, b.Message)
+	if !a.kept {
+		return nil
+	}
+	s.iterations++
+	s.talk.add(b.Message, e.Seq, s.iterations, e.At)
+	if !b.Estimated && b.Usage.Input() > 0 {
+		s.talk.anchorHere(b.Usage.Total())
+	}
+	if !wrapUp && (a.finish == FinishToolCalls || a.finish == FinishTruncated) {
+		s.planCalls(b.Message.Calls(), a.finish == FinishTruncated)
+	}
+	return nil
+}
+
+// finishEmpty is an answer with nothing in it. Providers never report it.
+const finishEmpty Finish = "empty"
+
+// count keeps the streaks of answers that did not help.
+func (s *State) count(f Finish) {
+	streak := func(n *int, hit bool) {
+		if hit {
+			*n++
+		} else {
+			*n = 0
+		}
+	}
+	streak(&s.empties, f == finishEmpty)
+	streak(&s.truncated, f == FinishTruncated)
+	streak(&s.unknowns, f == FinishUnknown)
+	streak(&s.pauses, f == FinishPaused)
+	if f == FinishTruncated {
+		s.truncTotal++
+	}
+}
+
+// keeps reports whether an answer goes into the transcript.
+func (s *State) keeps(a *answered, m Message) bool {
+	switch a.finish {
+	case FinishDone, FinishToolCalls, FinishPaused:
+		return true
+	case FinishTruncated: // the second time in a row, if there is anything to keep
+		return a.wrapUp || s.truncated > 1 && (a.text != "" || len(m.Calls()) > 0)
+	}
+	return false
+}
+
+// planCalls enters the calls of an answer into the ledger.
+func (s *State) planCalls(calls []ToolCall, cut bool) {
+	s.calls.batch = nil
+	for _, tc := range calls {
+		spec, known := s.spec.Definition.Tool(tc.Name)
+		effect := spec.Effect
+		if !known || effect == "" {
+			effect = Irreversible
+		}
+		s.calls.plan(&call{
+			CallHead: CallHead{
+				Call: tc, Iteration: s.iterations, Effect: effect, State: CallPlanned, ArgsHash: ArgsHash(s.run, tc),
+			},
+			spec: spec, known: known, cut: cut, print: callPrint(spec, tc),
+		})
+	}
+}
+
+// closeBatch writes the results of a finished batch into the transcript, all in
+// one message, in call order, and notes the iteration's footprint.
+func (s *State) closeBatch(e Event) {
+	if len(s.calls.batch) == 0 || len(s.calls.open()) > 0 {
+		return
+	}
+	m := Message{Role: RoleUser, Source: SourceTool}
+	calls := make([]*call, 0, len(s.calls.batch))
+	for _, id := range s.calls.batch {
+		c := s.calls.byID[id]
+		calls = append(calls, c)
+		m.Parts = append(m.Parts, Part{Kind: PartToolResult, Result: &ToolResult{
+			CallID: id, ProviderID: c.Call.ProviderID, Name: c.Call.Name, Outcome: c.Outcome, Content: c.Result,
+		}})
+	}
+	s.calls.batch = nil
+	s.talk.add(m, e.Seq, s.iterations, e.At)
+	s.prints = append(s.prints, footprintOf(s.iterations, calls))
+}
+
+// Run names the run.
+func (s *State) Run() RunRef { return s.run }
+
+// Spec is what the run was created with.
+func (s *State) Spec() Spec { return s.spec }
+
+// Seq is the number of the last event.
+func (s *State) Seq() int64 { return s.seq }
+
+// Attempts counts the tenures so far.
+func (s *State) Attempts() int { return s.tenure.attempts }
+
+// InAttempt reports whether the last attempt has not been closed in good order.
+// When a worker claims such a run, the worker before it died.
+func (s *State) InAttempt() bool { return !s.tenure.since.IsZero() }
+
+// Trips lists the guards' verdicts that changed the run, in order.
+func (s *State) Trips() []Tripped { return slices.Clone(s.trips) }
+
+// Transcript is the conversation so far, in order. The parts are shared: do not
+// change them.
+func (s *State) Transcript() []Message { return slices.Clone(s.talk.messages) }
+
+// Cost splits what the run has cost so far.
+func (s *State) Cost() Cost { return s.spend.cost }
+
+// OpenHold is the hold of the model call in flight, zero if there is none.
+func (s *State) OpenHold() USD { return s.spend.hold }
+
+// Accepts reports whether a signal's body can follow now. A signal that cannot
+// is dropped: the decision it carries came too late.
+func (s *State) Accepts(b Body) bool {
+	if s.finished != nil {
+		return false
+	}
+	switch b := b.(type) {
+	case CancelRequested:
+		return s.cancel == nil
+	case ApprovalDecided:
+		c, err := s.calls.get(b.CallID, CallAwaitingApproval)
+		return err == nil && c.ArgsHash == b.ArgsHash
+	case CallResolved:
+		_, err := s.calls.get(b.CallID, CallInDoubt)
+		known := b.Resolution == ResolvedSucceeded || b.Resolution == ResolvedNotExecuted || b.Resolution == ResolvedRetry
+		return err == nil && known
+	}
+	return false
+}
