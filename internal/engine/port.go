@@ -45,6 +45,7 @@ type Batch struct {
 	// Those with a smaller or equal ID are deleted with the batch.
 	SignalsSeen int64
 	// Release gives the lease back with the batch: the run suspends or has ended.
+	// A batch without events that only releases leaves the run claimable at once.
 	Release bool
 }
 

@@ -1,17 +1,22 @@
 package loop
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 )
 
-// EncodeBody writes a body as the journal keeps it: valid UTF-8 JSON.
+// EncodeBody writes a body as the journal keeps it: valid UTF-8 JSON. Nothing is
+// escaped for HTML, as that would change the bytes of native messages; of raw
+// JSON, only white space between tokens is lost.
 func EncodeBody(b Body) (kind string, body []byte, err error) {
-	body, err = json.Marshal(b)
-	if err != nil {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(b); err != nil {
 		return "", nil, fmt.Errorf("encode %s event: %w", b.Kind(), err)
 	}
-	return b.Kind(), body, nil
+	return b.Kind(), bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
 // DecodeBody reads a body of the journal. Members that this version does not

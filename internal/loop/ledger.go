@@ -215,3 +215,8 @@ func (l *ledger) applyResolved(e CallResolved, at time.Time) error {
 	}
 	return nil
 }
+
+// Doubt is the event for a send whose outcome nobody knows.
+func Doubt(send Send, reason string, now time.Time) CallDoubted {
+	return CallDoubted{CallID: send.Call.ID, Attempt: send.Attempt, Reason: reason, Until: now.Add(doubtWait)}
+}

@@ -121,7 +121,7 @@ func (s *State) nextCalls(now time.Time) Action {
 	case len(facts) > 0:
 		return Record{intent{facts}}
 	}
-	return Suspend{intent{[]Body{Suspended{Reason: g.wait, Until: g.until}}}}
+	return Suspend{intent{[]Body{Suspended{Reason: g.wait, Until: s.inLifetime(g.until)}}}}
 }
 
 // afterFailure decides what follows a model call that brought no answer.
@@ -133,7 +133,7 @@ func (s *State) afterFailure(now time.Time) Action {
 	retryable := f.Class.Retryable() && s.spend.failures <= maxRetries && s.spend.retries <= maxRunRetries
 	if retryable {
 		if f.RetryAt.After(now) {
-			return Sleep{Until: f.RetryAt, Reason: WaitBackoff}
+			return Sleep{Until: s.inLifetime(f.RetryAt), Reason: WaitBackoff}
 		}
 		return nil // the guards look again, then the request is sent again
 	}
@@ -158,6 +158,15 @@ func (s *State) afterFailure(now time.Time) Action {
 		stop.Message = fmt.Sprintf("gave up after %d failed tries: %s", s.spend.failures, stop.Message)
 	}
 	return s.finish(StateFailed, stop, true)
+}
+
+// inLifetime brings a wait forward to the end of the run's wall time: there is
+// something to do then, whatever else is waited for.
+func (s *State) inLifetime(until time.Time) time.Time {
+	if end := s.createdAt.Add(s.spec.Limits.WallTime); end.Before(until) {
+		return end
+	}
+	return until
 }
 
 // afterAnswer decides what follows the newest model answer, before any guard

@@ -315,3 +315,18 @@ func (s *State) Accepts(b Body) bool {
 	}
 	return false
 }
+
+// Failures counts the model calls that failed in a row for the current request.
+func (s *State) Failures() int { return s.spend.failures }
+
+// CreatedAt is when the run was created.
+func (s *State) CreatedAt() time.Time { return s.createdAt }
+
+// ToolLabel is the name of a call's tool for metrics: "_unknown" for a name that
+// the model made up.
+func (s *State) ToolLabel(callID string) string {
+	if c := s.calls.byID[callID]; c != nil && c.known {
+		return c.Call.Name
+	}
+	return "_unknown"
+}

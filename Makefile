@@ -1,0 +1,88 @@
+# Everything that a person or CI does to the tree. `make` alone explains itself.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS   += --warn-undefined-variables --no-builtin-rules
+
+export PATH := $(CURDIR)/bin:$(PATH)
+
+# A hung test must name itself before CI gives up, and a cold cache on two cores
+# is slow: both fit in this.
+TEST_TIMEOUT ?= 15m
+
+.PHONY: help
+help: ## Show the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: ## Start loopd with its own Postgres and a scripted demo; needs no key
+	go run ./cmd/loopd dev --demo
+
+.PHONY: build
+build: ## Build the static binary into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/loopd ./cmd/loopd
+
+.PHONY: test
+test: ## Run all tests; they start their own Postgres
+	go test -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: race
+race: ## Run all tests under the race detector
+	go test -race -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: check
+check: fmt-check vet lint arch checkgenerate race ## All that must hold before a change lands
+
+.PHONY: fmt
+fmt: bin/buf ## Format Go and proto
+	gofmt -w $(GO_DIRS)
+	bin/buf format -w api
+
+# Not every folder has to be there for gofmt to do its work.
+GO_DIRS = $(wildcard api cmd internal migrations)
+
+.PHONY: fmt-check
+fmt-check: ## Fail on Go code that is not formatted
+	@files=$$(gofmt -l $(GO_DIRS)); if [[ -n $$files ]]; then echo "run 'make fmt' for:"; echo "$$files"; exit 1; fi
+
+.PHONY: vet
+vet: ## go vet
+	go vet ./...
+
+.PHONY: lint
+lint: bin/buf bin/golangci-lint ## Lint proto and Go
+	bin/buf lint
+	bin/buf format -d --exit-code api
+	bin/golangci-lint run
+
+.PHONY: arch
+arch: ## Check the dependency rule, the banned calls and words, and the package map
+	go test ./internal/archtest
+
+.PHONY: generate
+generate: bin/buf bin/sqlc ## Write all generated code: third_party protos, api, SQL
+	go run -C internal/tools/printproto . ../../../third_party/proto
+	bin/buf generate
+	cd internal/postgres && ../../bin/sqlc generate
+
+# Sums before and after, so that it also works on a tree with changes in it.
+GENERATED_SUMS = find $(wildcard api third_party/proto internal/postgres/db) -type f -exec sha256sum {} + | sort -k2
+
+.PHONY: checkgenerate
+checkgenerate: bin/sqlc ## Fail if the generated code does not follow from its sources
+	cd internal/postgres && ../../bin/sqlc diff
+	@before=$$($(GENERATED_SUMS)); $(MAKE) --no-print-directory generate; after=$$($(GENERATED_SUMS)); \
+	diff <(echo "$$before") <(echo "$$after") || { echo "generated code was stale; it is written now: commit it"; exit 1; }
+
+# One module per tool, so that their dependencies meet neither ours nor each
+# other's. Built once: a cold build takes minutes.
+
+bin/buf: internal/tools/buf/go.mod internal/tools/buf/go.sum
+	cd $(<D) && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o ../../../bin/ github.com/bufbuild/buf/cmd/buf
+
+bin/sqlc: internal/tools/sqlc/go.mod internal/tools/sqlc/go.sum
+	cd $(<D) && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o ../../../bin/ github.com/sqlc-dev/sqlc/cmd/sqlc
+
+bin/golangci-lint: internal/tools/golangci-lint/go.mod internal/tools/golangci-lint/go.sum
+	cd $(<D) && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o ../../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// config is everything that a server can be told. Flags win over environment
+// variables: --max-runs is LOOPD_MAX_RUNS. Secrets have no flag, because command
+// lines are public; each can also come from a file named by NAME_FILE.
+type config struct {
+	databaseURL string
+	directURL   string // for LISTEN and migrations, past a pooler
+	httpAddr    string
+	grpcAddr    string
+	adminAddr   string
+
+	maxRuns    int
+	leaseTTL   time.Duration
+	drainGrace time.Duration
+
+	script      string // file of scripted models
+	scripted    []byte // scripted models to have when there is no such file
+	prices      string // file that overrides the price book
+	privateNets bool   // tools may be on private addresses
+
+	logFormat string
+	logLevel  string
+	otlp      string // OTLP/gRPC endpoint for traces; empty: none
+
+	anthropicKey, anthropicURL string
+	openaiKey, openaiURL       string
+
+	getenv func(string) string
+}
+
+// flags declares the flags with the environment's values as defaults.
+func (c *config) flags(f *pflag.FlagSet, env Env) {
+	c.getenv = env.Getenv
+	text := func(p *string, name, value, usage string) {
+		if v := env.Getenv(envName(name)); v != "" {
+			value = v
+		}
+		f.StringVar(p, name, value, usage+" ["+envName(name)+"]")
+	}
+	text(&c.databaseURL, "database-url", "", "Postgres to keep everything in")
+	text(&c.directURL, "database-direct-url", "", "the same Postgres past a connection pooler, for LISTEN and migrations; default: the database URL")
+	text(&c.httpAddr, "http-addr", "127.0.0.1:8080", "where to serve REST")
+	text(&c.grpcAddr, "grpc-addr", "127.0.0.1:8081", "where to serve gRPC")
+	text(&c.adminAddr, "admin-addr", "127.0.0.1:8082", "where to serve /metrics, /healthz, /readyz and pprof")
+	text(&c.script, "script", "", "YAML file of scripted models, as provider \"scripted\"")
+	text(&c.prices, "prices", "", "JSON file whose rows override the bundled price book")
+	text(&c.logFormat, "log-format", "json", "json or text")
+	text(&c.logLevel, "log-level", "info", "debug, info, warn or error")
+	text(&c.otlp, "otlp-endpoint", "", "OTLP gRPC endpoint for traces, host:port")
+	text(&c.anthropicURL, "anthropic-base-url", "https://api.anthropic.com", "base URL of provider \"anthropic\"")
+	text(&c.openaiURL, "openai-base-url", "https://api.openai.com/v1", "base URL of provider \"openai\", or of a compatible server")
+	f.IntVar(&c.maxRuns, "max-runs", 256, "runs that this worker drives at once")
+	f.DurationVar(&c.leaseTTL, "lease-ttl", 15*time.Second, "how long others leave a silent worker's runs alone")
+	f.DurationVar(&c.drainGrace, "drain-grace", 20*time.Second, "how long calls in flight may go on after SIGTERM")
+	f.BoolVar(&c.privateNets, "allow-private-tools", env.Getenv("LOOPD_ALLOW_PRIVATE_TOOLS") == "true", "let tools be on loopback and private addresses [LOOPD_ALLOW_PRIVATE_TOOLS]")
+}
+
+// envName is the environment variable of a flag.
+func envName(flag string) string {
+	return "LOOPD_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// complete reads the secrets and checks the whole, naming every problem.
+func (c *config) complete() error {
+	var errs []error
+	secret := func(p *string, name string) {
+		v, err := readSecret(c.getenv, name)
+		*p, errs = v, append(errs, err)
+	}
+	secret(&c.anthropicKey, "LOOPD_ANTHROPIC_API_KEY")
+	secret(&c.openaiKey, "LOOPD_OPENAI_API_KEY")
+	if c.logFormat != "json" && c.logFormat != "text" {
+		errs = append(errs, fmt.Errorf("--log-format is %q: use json or text", c.logFormat))
+	}
+	if c.maxRuns < 1 {
+		errs = append(errs, fmt.Errorf("--max-runs is %d: use at least 1", c.maxRuns))
+	}
+	if c.leaseTTL < time.Second {
+		errs = append(errs, fmt.Errorf("--lease-ttl is %s: use at least 1s, or a short pause looks like a death", c.leaseTTL))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
+	return nil
+}
+
+// readSecret takes a secret from NAME, or from the file that NAME_FILE names.
+func readSecret(getenv func(string) string, name string) (string, error) {
+	if v := getenv(name); v != "" {
+		return v, nil
+	}
+	path := getenv(name + "_FILE")
+	if path == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return "", fmt.Errorf("read %s_FILE: %w", name, err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/loopd/loopd/internal/engine"
+	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/postgres"
+	"github.com/loopd/loopd/internal/pricing"
+	"github.com/loopd/loopd/internal/provider"
+	"github.com/loopd/loopd/internal/provider/anthropic"
+	"github.com/loopd/loopd/internal/provider/openai"
+	"github.com/loopd/loopd/internal/provider/scripted"
+	"github.com/loopd/loopd/internal/server"
+	"github.com/loopd/loopd/internal/telemetry"
+	"github.com/loopd/loopd/internal/tool"
+)
+
+func serveCommand(env Env) *cobra.Command {
+	var c config
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Serve the API and drive runs, on an existing Postgres", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.complete(); err != nil {
+				return err
+			}
+			if c.databaseURL == "" {
+				return usagef("there is no database: set LOOPD_DATABASE_URL or --database-url, or try loopd dev, which starts its own")
+			}
+			d, err := newDaemon(cmd.Context(), c, env)
+			if err != nil {
+				return err
+			}
+			return d.run(cmd.Context(), nil)
+		},
+	}
+	c.flags(cmd.Flags(), env)
+	return cmd
+}
+
+// daemon is a whole loopd: opened by newDaemon, served by run.
+type daemon struct {
+	cfg      config
+	log      *slog.Logger
+	registry *prometheus.Registry
+	store    *postgres.Store
+	server   *server.Server
+	engine   *engine.Engine
+	admin    *http.Server
+	flush    func(context.Context) error // of telemetry
+	beside   func(context.Context) error // something to serve along, until its context ends; may be nil
+
+	grpcLis, httpLis, adminLis net.Listener
+}
+
+// newDaemon opens everything in dependency order. It serves nothing yet. What it
+// opened before a failure ends with the process.
+func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
+	d := &daemon{cfg: c, registry: prometheus.NewRegistry()}
+	var err error
+	if d.log, err = telemetry.Logger(env.Stderr, c.logFormat, c.logLevel); err != nil {
+		return nil, usagef("%w", err)
+	}
+	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	tracer, flush, err := telemetry.Tracer(ctx, c.otlp, version)
+	if err != nil {
+		return nil, err
+	}
+	d.flush = flush
+	if d.store, err = postgres.Open(ctx, postgres.Config{URL: c.databaseURL, DirectURL: c.directURL, Log: d.log, Registerer: d.registry}); err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	models, err := openModels(c)
+	if err != nil {
+		return nil, err
+	}
+	book, err := openPrices(c)
+	if err != nil {
+		return nil, err
+	}
+	tools := tool.New(tool.Config{Secrets: toolSecrets(c), AllowPrivate: c.privateNets, Log: d.log})
+	d.server, err = server.New(server.Config{
+		Store: d.store, Prices: book.Price, ValidateTool: tools.ValidateSpec, ValidateSchema: tools.ValidateSchema,
+		ProviderKnown: func(name string) bool { return models[name] != nil },
+		Log:           d.log, Registerer: d.registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.engine, err = engine.New(engine.Config{
+		Journal: journal{d.store}, Leases: journal{d.store}, Models: models, Tools: toolbox{tools}, Checker: tools,
+		Worker: uuid.NewString(), MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
+		Log: d.log, Registerer: d.registry, Tracer: tracer,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.registry.MustRegister(newRunsGauge(d.store))
+	d.admin = &http.Server{Handler: d.server.AdminHandler(d.registry), ReadHeaderTimeout: 5 * time.Second}
+	return d, d.listen(ctx)
+}
+
+// listen opens the three ports.
+func (d *daemon) listen(ctx context.Context) error {
+	for _, p := range []struct {
+		lis  *net.Listener
+		addr string
+		flag string
+	}{
+		{&d.httpLis, d.cfg.httpAddr, "--http-addr"},
+		{&d.grpcLis, d.cfg.grpcAddr, "--grpc-addr"},
+		{&d.adminLis, d.cfg.adminAddr, "--admin-addr"},
+	} {
+		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.addr)
+		if err != nil {
+			return fmt.Errorf("listen on %s (choose another with %s): %w", p.addr, p.flag, err)
+		}
+		*p.lis = lis
+	}
+	return nil
+}
+
+// run serves until ctx ends or a part fails, then shuts down in this order: no
+// new work, clients told to go elsewhere, runs handed over, answers finished,
+// telemetry flushed, database closed. ready, if set, is called once it serves; when it
+// returns, the daemon ends.
+func (d *daemon) run(ctx context.Context, ready func(context.Context) error) error {
+	d.log.InfoContext(ctx, "loopd serves", "http", d.httpLis.Addr().String(), "grpc", d.grpcLis.Addr().String(),
+		"admin", d.adminLis.Addr().String(), "version", version)
+	serving, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	group, parts := errgroup.WithContext(context.WithoutCancel(ctx))
+	for _, part := range d.server.Parts(d.grpcLis, d.httpLis) {
+		group.Go(func() error { return part(parts) })
+	}
+	group.Go(func() error { return closedIsFine(d.admin.Serve(d.adminLis)) })
+	engineDone := make(chan struct{})
+	group.Go(func() error {
+		defer close(engineDone)
+		return d.engine.Run(serving)
+	})
+	if d.beside != nil {
+		group.Go(func() error { return d.beside(serving) })
+	}
+	if ready != nil {
+		group.Go(func() error {
+			err := ready(serving)
+			stop(errReadyDone)
+			return err
+		})
+	}
+	select {
+	case <-serving.Done():
+	case <-parts.Done(): // a part failed
+		stop(context.Cause(parts))
+	}
+	return d.shutdown(ctx, group, engineDone)
+}
+
+// errReadyDone ends a daemon whose ready function has returned.
+var errReadyDone = errors.New("done")
+
+// shutdownGrace is what answers in flight get after the runs are handed over.
+const shutdownGrace = 5 * time.Second
+
+func (d *daemon) shutdown(ctx context.Context, group *errgroup.Group, engineDone <-chan struct{}) error {
+	d.server.Drain()
+	<-engineDone
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	errs := []error{d.server.Shutdown(bounded), d.admin.Shutdown(bounded), closedIsFine(group.Wait())}
+	if err := d.flush(bounded); err != nil {
+		d.log.WarnContext(bounded, "traces were not flushed", "error", err)
+	}
+	d.store.Close()
+	d.log.InfoContext(bounded, "loopd has stopped")
+	return errors.Join(errs...)
+}
+
+func closedIsFine(err error) error {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// openModels makes the providers that are configured. To add one, add its
+// package and its lines here.
+func openModels(c config) (map[string]engine.Model, error) {
+	models := map[string]engine.Model{}
+	if c.anthropicKey != "" {
+		models["anthropic"] = anthropic.New(anthropic.Config{APIKey: provider.Secret(c.anthropicKey), BaseURL: c.anthropicURL})
+	}
+	if c.openaiKey != "" {
+		models["openai"] = openai.New(openai.Config{APIKey: provider.Secret(c.openaiKey), BaseURL: c.openaiURL})
+	}
+	text := c.scripted
+	if c.script != "" {
+		b, err := os.ReadFile(c.script)
+		if err != nil {
+			return nil, fmt.Errorf("read --script: %w", err)
+		}
+		text = b
+	}
+	if text != nil {
+		script, err := scripted.Parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("scripted models: %w", err)
+		}
+		models["scripted"] = scripted.New(script)
+	}
+	return models, nil
+}
+
+// openPrices is the bundled price book with the operator's rows over it.
+func openPrices(c config) (*pricing.Book, error) {
+	book, err := pricing.Bundled()
+	if err != nil || c.prices == "" {
+		return book, err
+	}
+	f, err := os.Open(c.prices)
+	if err != nil {
+		return nil, fmt.Errorf("read --prices: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	override, err := pricing.Load(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.prices, err)
+	}
+	return book.With(override), nil
+}
+
+// toolSecrets resolves ${secret:NAME} in tool headers from LOOPD_SECRET_NAME.
+func toolSecrets(c config) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, err := readSecret(c.getenv, "LOOPD_SECRET_"+strings.ToUpper(name))
+		return v, err == nil && v != ""
+	}
+}
+
+// runsGauge shows how many runs are in which live state, counted in the
+// database at each scrape: every replica says the same, so take the max.
+type runsGauge struct {
+	store *postgres.Store
+	desc  *prometheus.Desc
+}
+
+func newRunsGauge(store *postgres.Store) runsGauge {
+	return runsGauge{store, prometheus.NewDesc("loopd_runs", "Runs in each live state, in the whole database.", []string{"state"}, nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (g runsGauge) Describe(ch chan<- *prometheus.Desc) { ch <- g.desc }
+
+// Collect implements prometheus.Collector.
+func (g runsGauge) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	counts, err := g.store.CountRuns(ctx)
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(g.desc, err)
+		return
+	}
+	for _, s := range []loop.RunState{loop.StateQueued, loop.StateRunning, loop.StateRequiresAction, loop.StatePaused, loop.StateCancelling} {
+		ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(counts[s]), string(s))
+	}
+}

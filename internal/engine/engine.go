@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// Config is what a worker needs. The ports and Worker are required; every zero
+// duration or count means its default.
+type Config struct {
+	Journal Journal
+	Leases  Leases
+	Models  map[string]Model // by provider name, the part of a model reference before the slash
+	Tools   Tools
+	Checker Checker
+
+	Worker  string // identity of this process: fresh at every start
+	MaxRuns int    // runs driven at once; default 256
+
+	LeaseTTL   time.Duration // how long others leave this worker's runs alone; default 15 s
+	RenewEvery time.Duration // default 5 s
+	PollEvery  time.Duration // how often to look for work without being woken; default 1 s
+	DrainGrace time.Duration // how long calls in flight may go on after a drain began; default 20 s
+
+	ModelTimeout time.Duration // of one model request; default 10 min
+	RetryBase    time.Duration // first backoff, doubled each time, full jitter; default 1 s
+	RetryCap     time.Duration // longest backoff of loopd's own; default 30 s
+
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil: metrics are counted, but nowhere shown
+	Tracer     trace.Tracer          // required; use a no-op tracer to have none
+}
+
+// withDefaults fills what is unset.
+func (c Config) withDefaults() Config {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&c.LeaseTTL, 15*time.Second)
+	set(&c.RenewEvery, c.LeaseTTL/3)
+	set(&c.PollEvery, time.Second)
+	set(&c.DrainGrace, 20*time.Second)
+	set(&c.ModelTimeout, 10*time.Minute)
+	set(&c.RetryBase, time.Second)
+	set(&c.RetryCap, 30*time.Second)
+	if c.MaxRuns == 0 {
+		c.MaxRuns = 256
+	}
+	return c
+}
+
+// Why work is cut short, as causes of a cancelled context. Code branches on
+// these, never on timing.
+var (
+	errDraining  = errors.New("the worker is shutting down")
+	errCancelled = errors.New("the run was cancelled")
+	errLeaseLost = fmt.Errorf("the worker's lease ran out: %w", loop.ErrLeaseLost)
+)
+
+// Engine drives runs. Make one per process and Run it once.
+type Engine struct {
+	cfg     Config
+	metrics *metrics
+	prints  *loop.Fingerprinter
+	sup     *supervisor
+}
+
+// New checks the configuration and makes an Engine.
+func New(cfg Config) (*Engine, error) {
+	if cfg.Journal == nil || cfg.Leases == nil || cfg.Tools == nil || cfg.Checker == nil || cfg.Worker == "" || cfg.Log == nil || cfg.Tracer == nil {
+		return nil, errors.New("engine: Journal, Leases, Tools, Checker, Worker, Log and Tracer must be set")
+	}
+	cfg = cfg.withDefaults()
+	e := &Engine{cfg: cfg, metrics: newMetrics(cfg.Registerer), prints: loop.NewFingerprinter()}
+	e.sup = newSupervisor(e)
+	return e, nil
+}
+
+// Run claims and drives runs until ctx ends, then drains: it claims no more,
+// lets calls in flight end within DrainGrace, and hands every run over. It
+// returns nil after a drain.
+func (e *Engine) Run(ctx context.Context) error {
+	if err := e.firstRenewal(ctx); err != nil {
+		return fmt.Errorf("register worker: %w", err)
+	}
+	e.sup.start(ctx)
+	e.claimUntil(ctx)
+	e.sup.drain()
+	return nil
+}
+
+// firstRenewal registers the worker. It waits for a database that is not there
+// yet, because starting before Postgres is ordinary.
+func (e *Engine) firstRenewal(ctx context.Context) error {
+	for {
+		err := e.cfg.Leases.Renew(ctx, e.cfg.Worker, e.cfg.LeaseTTL)
+		if err == nil {
+			return nil
+		}
+		e.cfg.Log.WarnContext(ctx, "cannot register worker, will try again", "error", err)
+		if !sleep(ctx, e.cfg.PollEvery) {
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
+}
+
+// claimUntil takes runs whenever there is room and something may be claimable.
+func (e *Engine) claimUntil(ctx context.Context) {
+	for ctx.Err() == nil {
+		claimed := e.claim(ctx)
+		if claimed > 0 && e.sup.free() > 0 {
+			continue // there may be more
+		}
+		select {
+		case <-ctx.Done():
+		case <-e.sup.wake:
+		case <-time.After(e.cfg.PollEvery):
+		}
+	}
+}
+
+// claim takes as many runs as there is room for and starts their owners. It also
+// pokes the owners whose runs have been signalled.
+func (e *Engine) claim(ctx context.Context) int {
+	if refs, err := e.cfg.Leases.Signalled(ctx, e.cfg.Worker); err == nil {
+		e.sup.poke(refs)
+	}
+	free := e.sup.free()
+	if free == 0 || !e.sup.trusted() {
+		return 0
+	}
+	leases, err := e.cfg.Leases.Claim(ctx, e.cfg.Worker, free)
+	if err != nil {
+		if ctx.Err() == nil {
+			e.cfg.Log.WarnContext(ctx, "cannot claim runs, will try again", "error", err)
+		}
+		return 0
+	}
+	for _, l := range leases {
+		e.metrics.leases.WithLabelValues("acquired").Inc()
+		e.sup.own(l)
+	}
+	return len(leases)
+}
+
+// sleep waits for d or the end of ctx; it reports whether d passed.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

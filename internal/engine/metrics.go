@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// metrics counts what the journal says, at the moment it is committed, so that
+// Prometheus and SQL agree. Labels come from the agent registry, the price book
+// and the closed sets of package loop; a tool that the model made up counts as
+// "_unknown". No label ever holds a run, a tenant or a word of the model's.
+type metrics struct {
+	finished   *prometheus.CounterVec
+	cost       *prometheus.HistogramVec
+	iterations *prometheus.HistogramVec
+	duration   *prometheus.HistogramVec
+	trips      *prometheus.CounterVec
+	breaches   *prometheus.CounterVec
+	spent      *prometheus.CounterVec
+	tokens     *prometheus.CounterVec
+	iterTotal  *prometheus.CounterVec
+	toolCalls  *prometheus.CounterVec
+	toolTime   *prometheus.HistogramVec
+	requests   *prometheus.CounterVec
+	modelTime  *prometheus.HistogramVec
+	leases     *prometheus.CounterVec
+	recovered  *prometheus.CounterVec
+	panics     *prometheus.CounterVec
+	workSlots  *prometheus.GaugeVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: "loopd_" + name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return f.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "loopd_" + name, Help: help, Buckets: buckets,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+		}, labels)
+	}
+	return &metrics{
+		finished: counter("runs_finished_total", "Runs that ended, by the one reason why.", "agent", "stop_reason"),
+		// A good run costs cents; the incident cost 4,200 USD. The buckets tell 0.20 from 1 and 1 from 100.
+		cost: histogram("run_cost_usd", "Cost of a whole run in USD.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25, 100}, "agent", "outcome"),
+		// Every count up to the usual cap of 12, then the ceilings.
+		iterations: histogram("run_iterations", "Iterations of a whole run.",
+			[]float64{1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 50}, "agent", "outcome"),
+		duration: histogram("run_duration_seconds", "Time from a run's creation to its end, waits included.",
+			[]float64{.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640, 1800, 3600}, "agent", "outcome"),
+		trips:     counter("guard_trips_total", "Guard verdicts that changed a run.", "guard", "action", "agent"),
+		breaches:  counter("guard_breaches_total", "Limits that were passed although guarded. Must stay 0.", "guard"),
+		spent:     counter("cost_usd_total", "Money spent on models in USD.", "agent", "model", "kind"),
+		tokens:    counter("tokens_total", "Tokens, in disjoint kinds.", "agent", "model", "kind"),
+		iterTotal: counter("iterations_total", "Iterations, as they happen.", "agent"),
+		toolCalls: counter("tool_calls_total", "Tool calls that have their result.", "tool", "outcome"),
+		toolTime: histogram("tool_duration_seconds", "Time of one tool call.",
+			[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "tool"),
+		requests: counter("llm_requests_total", "Requests to models, by how they ended.", "model", "code"),
+		modelTime: histogram("llm_request_duration_seconds", "Time of one model request.",
+			[]float64{.25, .5, 1, 2, 3, 5, 8, 12, 20, 30, 45, 60, 120, 300}, "model"),
+		leases:    counter("lease_events_total", "What happened to leases.", "event"),
+		recovered: counter("runs_recovered_total", "Runs taken over from a lost worker.", "cause"),
+		panics:    counter("panics_total", "Panics contained.", "where"),
+		workSlots: f.NewGaugeVec(prometheus.GaugeOpts{Name: "loopd_worker_slots", Help: "Runs that this worker drives and could drive."}, []string{"state"}),
+	}
+}
+
+func (m *metrics) slots(used, all int) {
+	m.workSlots.WithLabelValues("used").Set(float64(used))
+	m.workSlots.WithLabelValues("free").Set(float64(all - used))
+}
+
+// observe counts the events of one commit. The state has them applied.
+func (m *metrics) observe(s *loop.State, events []loop.Event) {
+	spec := s.Spec()
+	for _, e := range events {
+		switch b := e.Body.(type) {
+		case loop.ModelAnswered:
+			m.spend(spec, b.Usage, b.Cost)
+			m.request(spec.Definition.Model, answerCode(b.Finish), b.LatencyMS)
+		case loop.ModelFailed:
+			m.spend(spec, b.Usage, b.Cost)
+			m.request(spec.Definition.Model, failureCode(b), b.LatencyMS)
+		case loop.CallFinished:
+			tool := s.ToolLabel(b.CallID)
+			m.toolCalls.WithLabelValues(tool, string(b.Outcome)).Inc()
+			m.toolTime.WithLabelValues(tool).Observe(seconds(b.LatencyMS))
+		case loop.CallRefused:
+			m.toolCalls.WithLabelValues(s.ToolLabel(b.CallID), string(b.Outcome)).Inc()
+		case loop.CallDoubted:
+			m.toolCalls.WithLabelValues(s.ToolLabel(b.CallID), string(loop.OutcomeUnknown)).Inc()
+		case loop.Tripped:
+			m.trips.WithLabelValues(b.Guard, string(b.Verdict), spec.Agent).Inc()
+		case loop.Finished:
+			m.end(s, spec.Agent, b)
+		}
+	}
+}
+
+func (m *metrics) spend(spec loop.Spec, u loop.Usage, c loop.Cost) {
+	agent, model := spec.Agent, spec.Definition.Model
+	for kind, v := range map[string]loop.USD{"input": c.Input, "cache_read": c.CacheRead, "cache_write": c.CacheWrite, "output": c.Output} {
+		m.spent.WithLabelValues(agent, model, kind).Add(v.Float())
+	}
+	for kind, n := range map[string]int64{
+		"input_uncached": u.InputUncached, "cache_read": u.CacheRead, "cache_write": u.CacheWrite5m + u.CacheWrite1h,
+		"output": u.Output, "reasoning": u.Reasoning,
+	} {
+		m.tokens.WithLabelValues(agent, model, kind).Add(float64(n))
+	}
+}
+
+func (m *metrics) request(model, code string, latencyMS int64) {
+	m.requests.WithLabelValues(model, code).Inc()
+	m.modelTime.WithLabelValues(model).Observe(seconds(latencyMS))
+}
+
+// end counts a finished run, with the trace and the run as exemplar.
+func (m *metrics) end(s *loop.State, agent string, b loop.Finished) {
+	h := s.Head()
+	outcome := string(b.State)
+	m.finished.WithLabelValues(agent, string(b.Stop.Reason)).Inc()
+	m.iterTotal.WithLabelValues(agent).Add(float64(h.Iterations))
+	exemplar := prometheus.Labels{"run_id": s.Run().ID}
+	m.cost.WithLabelValues(agent, outcome).(prometheus.ExemplarObserver).ObserveWithExemplar(h.Cost.Total().Float(), exemplar)
+	m.iterations.WithLabelValues(agent, outcome).Observe(float64(h.Iterations))
+	m.duration.WithLabelValues(agent, outcome).Observe(h.EndedAt.Sub(s.CreatedAt()).Seconds())
+}
+
+// answerCode is the code label of an answered request.
+func answerCode(f loop.Finish) string {
+	if f == loop.FinishRefused {
+		return "refusal"
+	}
+	return "ok"
+}
+
+// failureCode is the code label of a failed one: the status where there is a
+// usual one, else the class.
+func failureCode(b loop.ModelFailed) string {
+	switch {
+	case b.Class == loop.ErrorTimeout:
+		return "timeout"
+	case b.Class == loop.ErrorCancelled:
+		return "cancelled"
+	case b.Status >= 500:
+		return "5xx"
+	case b.Status == 400 || b.Status == 401 || b.Status == 403 || b.Status == 408 || b.Status == 429:
+		return strconv.Itoa(b.Status)
+	}
+	return "other"
+}
+
+func seconds(ms int64) float64 { return float64(ms) / 1000 }

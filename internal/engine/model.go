@@ -1,0 +1,145 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// longestRetryAfter is the longest wait that a provider may ask for. Whoever
+// asks for more is not coming back soon.
+const longestRetryAfter = time.Hour
+
+// modelResult is what a model call brought: an answer or an error.
+type modelResult struct {
+	answer loop.ModelAnswer
+	err    error
+}
+
+// callModel sends the request, at most once, and records what came back.
+func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
+	began := time.Now()
+	callCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	bounded, stop := context.WithDeadline(callCtx, earlier(a.Deadline, began.Add(o.e.cfg.ModelTimeout)))
+	defer stop()
+	span := o.spans.chat(bounded, a)
+
+	results := make(chan modelResult, 1)
+	fork(o.e.sup, results, func() modelResult { return o.generate(bounded, a.Request) }, func(p any) modelResult {
+		return modelResult{err: &loop.ModelError{Class: loop.ErrorInternal, Message: fmt.Sprintf("the provider's adapter panicked: %v", p)}}
+	})
+	var r modelResult
+	for waiting := true; waiting; {
+		select {
+		case r = <-results:
+			waiting = false
+		case <-o.poked:
+			o.watchCancel(ctx, cancel)
+		}
+	}
+	latency := time.Since(began)
+	var record loop.Body
+	if r.err == nil {
+		record = o.answered(a, r.answer, latency)
+	} else {
+		record = o.failed(bounded, a, r.err, latency)
+	}
+	span.endModel(record)
+	return o.commit(ctx, batch{bodies: []loop.Body{record}})
+}
+
+func (o *owner) generate(ctx context.Context, req loop.ModelRequest) modelResult {
+	model, ok := o.e.cfg.Models[req.Provider]
+	if !ok {
+		return modelResult{err: &loop.ModelError{Class: loop.ErrorRequest, Message: fmt.Sprintf("this worker has no provider %q configured", req.Provider)}}
+	}
+	answer, err := model.Generate(ctx, req)
+	return modelResult{answer, err}
+}
+
+// answered is the record of an answer. The calls in it get loopd's own ids, and
+// their arguments are checked here, because the core knows no schemas.
+func (o *owner) answered(a loop.CallModel, m loop.ModelAnswer, latency time.Duration) loop.ModelAnswered {
+	spec := o.state.Spec()
+	m.Message.Role, m.Message.Source = loop.RoleAssistant, loop.SourceModel
+	n := 0
+	for i, p := range m.Message.Parts {
+		m.Message.Parts[i].Text = strings.ToValidUTF8(p.Text, "�")
+		if p.Kind != loop.PartToolCall {
+			continue
+		}
+		n++
+		c := *p.Call
+		c.ID = fmt.Sprintf("c%d-%d", a.Started.Call, n)
+		c.Args = strings.ToValidUTF8(c.Args, "�")
+		if tool, known := spec.Definition.Tool(c.Name); known {
+			c.Problem = o.e.cfg.Tools.Problem(tool, c.Args)
+		}
+		m.Message.Parts[i].Call = &c
+	}
+	record := loop.ModelAnswered{
+		Call: a.Started.Call, Message: m.Message, Finish: m.Finish, NativeFinish: m.NativeFinish,
+		Usage: m.Usage, Cost: spec.Price.Cost(m.Usage), ResponseID: m.ResponseID, ResponseModel: m.ResponseModel,
+		LatencyMS: latency.Milliseconds(),
+	}
+	if m.UsageMissing {
+		record.Usage, record.Cost, record.Estimated = worstUsage(a.Started), loop.LostCost(loop.ErrorLost, a.Started.Hold), true
+	}
+	if record.Cost.Total() > a.Started.Hold {
+		o.e.metrics.breaches.WithLabelValues("cost").Inc()
+		o.log.Error("a model call cost more than its hold", "hold_usd", a.Started.Hold.String(), "cost_usd", record.Cost.Total().String(), "call", a.Started.Call)
+	}
+	return record
+}
+
+// worstUsage is what a call is counted as when nobody says what it used.
+func worstUsage(s loop.ModelStarted) loop.Usage {
+	return loop.Usage{InputUncached: s.InputBound, Output: s.MaxOutput}
+}
+
+// failed is the record of a failure: its class, its price, and when to try again.
+func (o *owner) failed(ctx context.Context, a loop.CallModel, err error, latency time.Duration) loop.ModelFailed {
+	var me *loop.ModelError
+	if !errors.As(err, &me) {
+		me = &loop.ModelError{Class: loop.ErrorServer, Message: err.Error()}
+	}
+	record := loop.ModelFailed{
+		Call: a.Started.Call, Class: me.Class, Status: me.Status, Code: me.Code,
+		Message: strings.ToValidUTF8(me.Message, "�"), LatencyMS: latency.Milliseconds(),
+	}
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errCancelled), errors.Is(cause, errDraining), errors.Is(cause, loop.ErrLeaseLost):
+		record.Class, record.Message = loop.ErrorCancelled, cause.Error()
+	case errors.Is(cause, context.DeadlineExceeded):
+		record.Class = loop.ErrorTimeout
+	case me.RetryAfter > longestRetryAfter:
+		record.Class = loop.ErrorQuota
+		record.Message += fmt.Sprintf(" (asked to wait %s, more than the %s that loopd waits)", me.RetryAfter, longestRetryAfter)
+	case me.Class.Retryable():
+		record.RetryAt = time.Now().Add(max(me.RetryAfter, o.backoff())).UTC().Truncate(time.Microsecond)
+	}
+	if !record.Class.Free() {
+		record.Usage, record.Cost = worstUsage(a.Started), loop.LostCost(record.Class, a.Started.Hold)
+	}
+	return record
+}
+
+// backoff is exponential with full jitter: many runs that fail together must
+// not come back together.
+func (o *owner) backoff() time.Duration {
+	longest := min(o.e.cfg.RetryCap, o.e.cfg.RetryBase<<min(o.state.Failures(), 10))
+	return rand.N(longest) + 1 //nolint:gosec // jitter, not a secret
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

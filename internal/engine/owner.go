@@ -1,0 +1,164 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// owner drives one run under one lease. Only its goroutine touches the State.
+type owner struct {
+	e        *Engine
+	lease    loop.Lease
+	state    *loop.State
+	log      *slog.Logger
+	stop     context.CancelCauseFunc
+	draining <-chan struct{}
+
+	poked   chan struct{} // signals may wait
+	pending bool          // signals do wait, or may
+	waiting []loop.Signal // read, not yet taken
+	seen    int64         // id of the newest signal taken
+	spans   *spans
+}
+
+func newOwner(e *Engine, l loop.Lease, stop context.CancelCauseFunc, draining <-chan struct{}) *owner {
+	return &owner{
+		e: e, lease: l, stop: stop, draining: draining, poked: make(chan struct{}, 1),
+		log: e.cfg.Log.With("run", l.Run.ID, "epoch", l.Epoch),
+	}
+}
+
+// poke tells the owner to look for signals.
+func (o *owner) poke() {
+	select {
+	case o.poked <- struct{}{}:
+	default:
+	}
+}
+
+// drive takes the run as far as it goes under this lease: to its end, to a wait,
+// or to the drain. It is the loop that the design describes.
+func (o *owner) drive(ctx context.Context) error {
+	if err := o.load(ctx); err != nil {
+		return err
+	}
+	recovered := o.state.InAttempt()
+	if recovered {
+		o.e.metrics.recovered.WithLabelValues("lost_worker").Inc()
+	}
+	claimed := loop.Claimed{Attempt: o.state.Attempts() + 1, Worker: o.e.cfg.Worker, Recovered: recovered}
+	if err := o.commit(ctx, batch{bodies: []loop.Body{claimed}}); err != nil {
+		return err
+	}
+	o.spans = o.e.startSpans(ctx, o.state)
+	defer func() { o.spans.end(o.state) }()
+	for {
+		if err := o.takeSignals(ctx); err != nil {
+			return err
+		}
+		if o.isDraining() {
+			return o.commit(ctx, batch{bodies: []loop.Body{loop.Suspended{Reason: loop.WaitDrain}}, release: true})
+		}
+		released, err := o.perform(ctx, o.state.Next(time.Now()))
+		if errors.Is(err, loop.ErrSignalled) {
+			err = o.load(ctx) // the state holds an intent that was not written
+		}
+		if err != nil || released {
+			return err
+		}
+	}
+}
+
+// load reads and folds the journal.
+func (o *owner) load(ctx context.Context) error {
+	j, err := o.e.cfg.Journal.Load(ctx, o.lease)
+	if err != nil {
+		return fmt.Errorf("load journal: %w", err)
+	}
+	state, err := loop.Fold(o.lease.Run, j.Events)
+	if err != nil {
+		return fmt.Errorf("fold journal: %w", err)
+	}
+	state.TakeChangedCalls() // their heads were written with their events
+	o.state, o.waiting = state, j.Signals
+	return nil
+}
+
+// takeSignals turns what waits into events, one commit each. A signal that comes
+// too late to change anything is dropped with the next commit.
+func (o *owner) takeSignals(ctx context.Context) error {
+	select {
+	case <-o.poked:
+		o.pending = true
+	default:
+	}
+	if o.pending {
+		signals, err := o.e.cfg.Journal.Signals(ctx, o.lease)
+		if err != nil {
+			return fmt.Errorf("read signals: %w", err)
+		}
+		o.waiting, o.pending = signals, false
+	}
+	for _, s := range o.waiting {
+		if s.ID <= o.seen {
+			continue
+		}
+		o.seen = s.ID
+		if !o.state.Accepts(s.Body) {
+			o.log.InfoContext(ctx, "a signal came too late and was dropped", "kind", s.Body.Kind())
+			continue
+		}
+		if err := o.commit(ctx, batch{bodies: []loop.Body{s.Body}}); err != nil {
+			return err
+		}
+	}
+	o.waiting = nil
+	return nil
+}
+
+func (o *owner) isDraining() bool {
+	select {
+	case <-o.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// end says in one line how the tenure ended.
+func (o *owner) end(ctx context.Context, err error) {
+	switch {
+	case err == nil:
+		h := o.state.Head()
+		reason := ""
+		if h.Stop != nil {
+			reason = string(h.Stop.Reason)
+		}
+		o.log.InfoContext(ctx, "run released", "agent", o.state.Spec().Agent, "state", h.State, "stop_reason", reason,
+			"iterations", h.Iterations, "cost_usd", h.Cost.Total().String())
+		o.e.metrics.leases.WithLabelValues("released").Inc()
+	case errors.Is(err, loop.ErrLeaseLost):
+		o.log.WarnContext(ctx, "lease lost; the run goes on elsewhere")
+		o.e.metrics.leases.WithLabelValues("lost").Inc()
+	case errors.Is(err, loop.ErrUnknownKind):
+		o.log.WarnContext(ctx, "the run was written by a newer loopd and is left alone", "error", err)
+	default:
+		o.log.ErrorContext(ctx, "the run could not be driven", "error", err)
+		o.abandon(ctx)
+	}
+}
+
+// abandon gives the lease back without a word in the journal, as if the worker
+// had died: whoever claims the run next counts a recovery.
+func (o *owner) abandon(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitPatience)
+	defer cancel()
+	if err := o.e.cfg.Journal.Append(ctx, o.lease, Batch{Release: true}); err != nil {
+		o.log.WarnContext(ctx, "cannot release the run; it is free when this worker's lease runs out", "error", err)
+	}
+}

@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// longSleep is where waiting with a goroutine ends: a longer wait gives the
+// lease back and leaves the waking to the database.
+const longSleep = 60 * time.Second
+
+// perform makes the action's intent durable, does the one thing, and records
+// what came of it. It reports whether the lease has been given back.
+func (o *owner) perform(ctx context.Context, action loop.Action) (released bool, err error) {
+	switch a := action.(type) {
+	case loop.Record:
+		return false, o.commit(ctx, batch{bodies: a.Intent()})
+	case loop.CallModel:
+		if err := o.commit(ctx, batch{bodies: a.Intent(), intent: true}); err != nil {
+			return false, err
+		}
+		return false, o.callModel(ctx, a)
+	case loop.CallTools:
+		if err := o.commit(ctx, batch{bodies: a.Intent(), intent: true}); err != nil {
+			return false, err
+		}
+		return false, o.callTools(ctx, a)
+	case loop.CheckAnswer:
+		return false, o.checkAnswer(ctx, a)
+	case loop.Sleep:
+		return o.sleepUntil(ctx, a)
+	case loop.Suspend:
+		return true, o.commit(ctx, batch{bodies: a.Intent(), intent: true, release: true})
+	case loop.End:
+		return true, o.commit(ctx, batch{bodies: a.Intent(), release: true})
+	case loop.Done:
+		return true, o.e.cfg.Journal.Append(ctx, o.lease, Batch{Release: true, Head: o.state.Head()})
+	}
+	return false, fmt.Errorf("engine does not know the action %T", action)
+}
+
+func (o *owner) checkAnswer(ctx context.Context, a loop.CheckAnswer) error {
+	var verdict loop.Body = loop.AnswerAccepted{}
+	if problems := o.e.cfg.Checker.Check(a.Schema, a.Answer); len(problems) > 0 {
+		verdict = loop.Rejection(problems)
+	}
+	return o.commit(ctx, batch{bodies: []loop.Body{verdict}})
+}
+
+// sleepUntil waits out a short backoff and suspends the run for a long one.
+func (o *owner) sleepUntil(ctx context.Context, a loop.Sleep) (released bool, err error) {
+	wait := time.Until(a.Until)
+	if wait > longSleep {
+		suspended := loop.Suspended{Reason: a.Reason, Until: a.Until}
+		return true, o.commit(ctx, batch{bodies: []loop.Body{suspended}, intent: true, release: true})
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-o.poked:
+		o.pending = true
+	case <-o.draining:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	return false, nil
+}
+
+// watchCancel cancels calls in flight as soon as a cancel waits for the run. It
+// is called when the owner was poked.
+func (o *owner) watchCancel(ctx context.Context, cancel context.CancelCauseFunc) {
+	o.pending = true // whatever it is, it is taken after the call
+	signals, err := o.e.cfg.Journal.Signals(ctx, o.lease)
+	if err != nil {
+		return
+	}
+	for _, s := range signals {
+		if _, ok := s.Body.(loop.CancelRequested); ok {
+			cancel(errCancelled)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// supervisor starts every goroutine of the engine and knows them all: the lease
+// renewer, the listener, one owner per run, and the calls that owners fork. A
+// panic in any of them ends that one only.
+type supervisor struct {
+	e    *Engine
+	wake chan struct{} // something may be claimable or signalled
+
+	mu      sync.Mutex
+	owners  map[loop.RunRef]*owner
+	renewed time.Time // when the last good renewal was begun; monotonic
+	runs    sync.WaitGroup
+	daemons sync.WaitGroup
+
+	draining  chan struct{} // closed when the drain begins
+	work      context.Context
+	stopWork  context.CancelCauseFunc
+	stopHeart context.CancelFunc
+}
+
+func newSupervisor(e *Engine) *supervisor {
+	return &supervisor{
+		e: e, wake: make(chan struct{}, 1), owners: map[loop.RunRef]*owner{}, draining: make(chan struct{}), renewed: time.Now(),
+	}
+}
+
+// start begins the daemons. Runs outlive ctx: they end by the drain.
+func (s *supervisor) start(ctx context.Context) {
+	s.work, s.stopWork = context.WithCancelCause(context.WithoutCancel(ctx))
+	heart, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stopHeart = stop
+	s.daemons.Go(func() { s.renew(heart) })
+	s.daemons.Go(func() { s.listen(ctx) })
+}
+
+// renew keeps the worker's lease. When no renewal has succeeded for the TTL less
+// a third of it, counted from before the request was sent, others may soon take
+// the runs: they are dropped here first.
+func (s *supervisor) renew(ctx context.Context) {
+	for sleep(ctx, s.e.cfg.RenewEvery) {
+		began := time.Now()
+		bounded, cancel := context.WithTimeout(ctx, s.e.cfg.RenewEvery)
+		err := s.e.cfg.Leases.Renew(bounded, s.e.cfg.Worker, s.e.cfg.LeaseTTL)
+		cancel()
+		if err == nil {
+			s.e.metrics.leases.WithLabelValues("renewed").Inc()
+			s.mu.Lock()
+			s.renewed = began
+			s.mu.Unlock()
+			continue
+		}
+		s.e.cfg.Log.WarnContext(ctx, "lease renewal failed", "error", err)
+		if !s.trusted() {
+			s.dropAll()
+		}
+	}
+}
+
+// trusted reports whether the worker's lease can still be relied on.
+func (s *supervisor) trusted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.renewed) < s.e.cfg.LeaseTTL-s.e.cfg.LeaseTTL/3
+}
+
+// dropAll stops every owner at once: its lease may be somebody else's by now.
+func (s *supervisor) dropAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.owners {
+		o.stop(errLeaseLost)
+	}
+	s.e.metrics.leases.WithLabelValues("expired").Inc()
+}
+
+// listen turns notifications into wakes and reconnects when the connection ends.
+func (s *supervisor) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := s.e.cfg.Leases.Listen(ctx, s.nudge); err != nil && ctx.Err() == nil {
+			s.e.cfg.Log.WarnContext(ctx, "listening failed; polling until it works again", "error", err)
+		}
+		sleep(ctx, s.e.cfg.PollEvery)
+	}
+}
+
+// nudge wakes the claim loop.
+func (s *supervisor) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// free is the number of runs that this worker could still take.
+func (s *supervisor) free() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(0, s.e.cfg.MaxRuns-len(s.owners))
+}
+
+// poke tells owners that signals wait for their runs.
+func (s *supervisor) poke(refs []loop.RunRef) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range refs {
+		if o := s.owners[r]; o != nil {
+			o.poke()
+		}
+	}
+}
+
+// own starts the goroutine that owns a claimed run.
+func (s *supervisor) own(l loop.Lease) {
+	ctx, stop := context.WithCancelCause(s.work)
+	o := newOwner(s.e, l, stop, s.draining)
+	s.mu.Lock()
+	s.owners[l.Run] = o
+	s.e.metrics.slots(len(s.owners), s.e.cfg.MaxRuns)
+	s.mu.Unlock()
+	s.runs.Go(func() {
+		defer s.disown(l.Run, stop)
+		defer s.contain(ctx, o)
+		o.end(ctx, o.drive(ctx))
+	})
+}
+
+func (s *supervisor) disown(r loop.RunRef, stop context.CancelCauseFunc) {
+	stop(nil)
+	s.mu.Lock()
+	delete(s.owners, r)
+	s.e.metrics.slots(len(s.owners), s.e.cfg.MaxRuns)
+	s.mu.Unlock()
+	s.nudge()
+}
+
+// contain turns a panic of an owner into the loss of one attempt. The run is
+// released, and ends as RECOVERY_EXHAUSTED if it does this to every worker.
+func (s *supervisor) contain(ctx context.Context, o *owner) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	s.e.metrics.panics.WithLabelValues("run").Inc()
+	s.e.cfg.Log.ErrorContext(ctx, "a run's goroutine panicked", "run", o.lease.Run.ID, "panic", p, "stack", string(debug.Stack()))
+	o.abandon(ctx)
+}
+
+// fork runs f in a goroutine of its own and hands its result to the channel. A
+// panic in f becomes the result of onPanic.
+func fork[R any](s *supervisor, results chan<- R, f func() R, onPanic func(any) R) {
+	s.runs.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				s.e.metrics.panics.WithLabelValues("call").Inc()
+				s.e.cfg.Log.Error("a call's goroutine panicked", "panic", p, "stack", string(debug.Stack()))
+				results <- onPanic(p)
+			}
+		}()
+		results <- f()
+	})
+}
+
+// drain ends the engine in good order. See Engine.Run.
+func (s *supervisor) drain() {
+	close(s.draining)
+	ended := make(chan struct{})
+	s.daemons.Go(func() { s.runs.Wait(); close(ended) })
+	select {
+	case <-ended:
+	case <-time.After(s.e.cfg.DrainGrace):
+		s.stopWork(errDraining)
+		<-ended
+	}
+	s.stopHeart()
+	s.daemons.Wait()
+	s.stopWork(errDraining)
+	ctx, cancel := context.WithTimeout(context.Background(), commitPatience)
+	defer cancel()
+	if err := s.e.cfg.Leases.Retire(ctx, s.e.cfg.Worker); err != nil && !errors.Is(err, context.Canceled) {
+		s.e.cfg.Log.WarnContext(ctx, "cannot retire; others take over when the lease runs out", "error", err)
+	}
+}

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// toolResult is what one send brought.
+type toolResult struct {
+	send  loop.Send
+	reply loop.ToolReply
+}
+
+// callTools sends the calls, at most Parallel at once, and records each result
+// as it comes: results that arrive together share a commit.
+func (o *owner) callTools(ctx context.Context, a loop.CallTools) error {
+	callCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	results := make(chan toolResult, len(a.Sends))
+	next, running := 0, 0
+	for next < len(a.Sends) || running > 0 {
+		for ; next < len(a.Sends) && running < a.Parallel; next++ {
+			o.forkCall(callCtx, a.Sends[next], a.Deadline, results)
+			running++
+		}
+		select {
+		case r := <-results:
+			records := []loop.Body{o.finished(r)}
+			running--
+			for more := true; more; { // whatever else is there already
+				select {
+				case r := <-results:
+					records = append(records, o.finished(r))
+					running--
+				default:
+					more = false
+				}
+			}
+			if err := o.commit(ctx, batch{bodies: records}); err != nil {
+				cancel(err)
+				return err
+			}
+		case <-o.poked:
+			o.watchCancel(ctx, cancel)
+		}
+	}
+	return nil
+}
+
+// forkCall sends one call. A call that may be repeated is given up when the run
+// is cancelled or out of time. One that may not is left to end as what it truly
+// is, within its own timeout: cutting it off would only leave it in doubt. Both
+// give way when the worker itself must go.
+func (o *owner) forkCall(ctx context.Context, send loop.Send, deadline time.Time, results chan<- toolResult) {
+	limit := time.Now().Add(send.Spec.Timeout)
+	parent := ctx
+	if send.Spec.Effect.Repeatable() {
+		limit = earlier(limit, deadline)
+	} else {
+		parent = o.workerContext(ctx)
+	}
+	bounded, stop := context.WithDeadline(parent, limit)
+	traced, span := o.spans.tool(bounded, send)
+	fork(o.e.sup, results, func() toolResult {
+		defer stop()
+		began := time.Now()
+		reply := o.e.cfg.Tools.Call(traced, ToolRequest{
+			Run: o.lease.Run, Spec: send.Spec, Call: send.Call, Key: send.Key, Attempt: send.Attempt,
+		})
+		reply.Duration = time.Since(began)
+		span.endTool(reply)
+		return toolResult{send, reply}
+	}, func(p any) toolResult {
+		stop()
+		outcome := loop.OutcomePermanent
+		if !send.Spec.Effect.Repeatable() {
+			outcome = loop.OutcomeUnknown
+		}
+		return toolResult{send, loop.ToolReply{Outcome: outcome, Content: fmt.Sprintf("the tool's adapter crashed: %v", p)}}
+	})
+}
+
+// workerContext carries ctx's values, but ends only with the worker's work.
+func (o *owner) workerContext(ctx context.Context) context.Context {
+	detached, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(o.e.sup.work, func() { cancel(context.Cause(o.e.sup.work)) })
+	return detached
+}
+
+// finished is the record of one send: its result, or the doubt about it.
+func (o *owner) finished(r toolResult) loop.Body {
+	if r.reply.Outcome == loop.OutcomeUnknown && !r.send.Spec.Effect.Repeatable() {
+		return loop.Doubt(r.send, strings.ToValidUTF8(r.reply.Content, "�"), time.Now().UTC().Truncate(time.Microsecond))
+	}
+	content := strings.ToValidUTF8(r.reply.Content, "�")
+	shown, cut := loop.CutResult(content, r.send.MaxResult)
+	return loop.CallFinished{
+		CallID: r.send.Call.ID, Attempt: r.send.Attempt, Outcome: r.reply.Outcome, Content: shown,
+		Cut: cut || r.reply.Cut, Bytes: r.reply.Bytes, Status: r.reply.Status,
+		ResultHash: o.e.prints.Result(r.send.Spec, r.reply.Outcome, content), LatencyMS: r.reply.Duration.Milliseconds(),
+	}
+}

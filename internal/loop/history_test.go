@@ -1,0 +1,474 @@
+package loop_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+	"pgregory.net/rapid"
+)
+
+// history drives one run the way the engine does, in a world that rapid makes
+// up: models, tools, people, crashes and drains. Every event goes through the
+// codec, as it would through Postgres, and past the audit.
+type history struct {
+	t       *rapid.T
+	spec    loop.Spec
+	now     time.Time
+	state   *loop.State
+	journal []loop.Event
+	epoch   int64
+	audit   *audit
+
+	// What the world may still do. Without these a history need not end.
+	crashes, drains int
+}
+
+var (
+	theRun = loop.RunRef{Tenant: "acme", ID: "r-1"}
+	epoch0 = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+	// dice are six coins: rapid's own integers lean towards small ones.
+	dice = rapid.Custom(func(t *rapid.T) int {
+		n := 0
+		for range 6 {
+			n <<= 1
+			if coin.Draw(t, "") {
+				n |= 1
+			}
+		}
+		return n
+	})
+	coin = rapid.Bool()
+)
+
+// maxEvents is far above what the limits of any generated run allow: at most 24
+// model calls with at most 6 tool calls of a few events each. A longer history
+// does not end by itself.
+const maxEvents = 1500
+
+// live drives the run until it ends.
+func live(t *rapid.T) *history {
+	h := &history{t: t, now: epoch0, state: &loop.State{}, crashes: 6, drains: 4}
+	h.spec = h.randomSpec()
+	h.audit = newAudit(t, h.spec)
+	defer func() {
+		if t.Failed() {
+			t.Log(h.story())
+		}
+	}()
+	h.state, _ = loop.Fold(theRun, nil)
+	h.append(loop.Created{Spec: h.spec})
+	h.claim(false)
+	for h.audit.finished == nil {
+		if len(h.journal) > maxEvents {
+			t.Fatalf("the run does not end: %d events, last %+v", len(h.journal), h.journal[len(h.journal)-5:])
+		}
+		h.pass(h.pause())
+		h.signal(32)
+		switch {
+		case h.audit.finished != nil:
+		case h.drains > 0 && h.odds(48):
+			h.drains--
+			h.append(loop.Suspended{Reason: loop.WaitDrain})
+			h.claim(false)
+		default:
+			h.perform(h.next())
+		}
+	}
+	if _, done := h.state.Next(h.now).(loop.Done); !done {
+		t.Fatalf("a finished run wants %#v", h.state.Next(h.now))
+	}
+	h.refold()
+	return h
+}
+
+// story tells the journal, for whoever has to understand a failure.
+func (h *history) story() string {
+	var b strings.Builder
+	for _, e := range h.journal {
+		_, body, _ := loop.EncodeBody(e.Body)
+		fmt.Fprintf(&b, "\n%3d %s %s %s", e.Seq, e.At.Sub(epoch0), e.Body.Kind(), body)
+	}
+	return b.String()
+}
+
+// throw draws a number from 0 to 63.
+func (h *history) throw() int { return dice.Draw(h.t, "dice") }
+
+// odds is true one time in n. It shrinks to false.
+func (h *history) odds(n int) bool { return h.throw() > 63-64/n }
+
+// below draws an int from 0 to n-1. It shrinks to 0.
+func (h *history) below(n int) int { return h.throw() * n / 64 }
+
+func pick[T any](h *history, options ...T) T { return options[h.below(len(options))] }
+
+func (h *history) pass(d time.Duration) { h.now = h.now.Add(d) }
+
+// pause is how long something takes: mostly short.
+func (h *history) pause() time.Duration {
+	return pick(h, 0, 0, 50*time.Millisecond, 300*time.Millisecond, time.Second, time.Second, 4*time.Second, 25*time.Second)
+}
+
+// append is a commit: the events are durable and then applied.
+func (h *history) append(bodies ...loop.Body) {
+	for _, b := range bodies {
+		kind, text, err := loop.EncodeBody(b)
+		if err != nil {
+			h.t.Fatalf("encode: %v", err)
+		}
+		decoded, err := loop.DecodeBody(kind, text)
+		if err != nil {
+			h.t.Fatalf("decode what was encoded: %v", err)
+		}
+		if !same(b, decoded) {
+			h.t.Fatalf("the codec changes an event:\n%s", diff(b, decoded))
+		}
+		e := loop.Event{Seq: int64(len(h.journal)) + 1, At: h.now, Epoch: h.epoch, Body: decoded}
+		h.journal = append(h.journal, e)
+		if err := h.state.Apply(e); err != nil {
+			h.t.Fatalf("apply: %v", err)
+		}
+		h.audit.event(e, h.state)
+	}
+}
+
+// next asks the core, and now and then makes sure that asking changes nothing.
+func (h *history) next() loop.Action {
+	a := h.state.Next(h.now)
+	if h.odds(8) {
+		if again := h.state.Next(h.now); !same(a, again) {
+			h.t.Fatalf("Next answers differently when asked twice:\n%s", diff(a, again))
+		}
+		if fresh := h.refold().Next(h.now); !same(a, fresh) {
+			h.t.Fatalf("Next answers differently after a refold:\n%s", diff(a, fresh))
+		}
+	}
+	return a
+}
+
+// refold folds the durable events again and compares.
+func (h *history) refold() *loop.State {
+	s, err := loop.Fold(theRun, h.journal)
+	if err != nil {
+		h.t.Fatalf("fold: %v", err)
+	}
+	if !same(h.state, s) {
+		h.t.Fatalf("the folded state differs from the one that grew:\n%s", diff(h.state, s))
+	}
+	return s
+}
+
+// claim begins an attempt.
+func (h *history) claim(recovered bool) {
+	h.epoch++
+	h.append(loop.Claimed{Attempt: h.state.Attempts() + 1, Worker: fmt.Sprint("w", h.epoch), Recovered: recovered})
+}
+
+// crash loses the worker with a little luck: what is not in the journal is gone.
+func (h *history) crash(odds int) bool {
+	if h.crashes == 0 || !h.odds(odds) {
+		return false
+	}
+	h.crashes--
+	h.state = h.refold()
+	h.pass(20 * time.Second)
+	h.claim(true)
+	return true
+}
+
+// signal lets the outside say something that can follow now.
+func (h *history) signal(odds int) {
+	if !h.odds(odds) {
+		return
+	}
+	actions := h.state.Head().RequiredActions
+	if len(actions) == 0 {
+		if h.odds(4) {
+			h.take(loop.CancelRequested{By: "ann", Reason: "not needed"})
+		}
+		return
+	}
+	a := pick(h, actions...)
+	if a.Kind == "resolve" {
+		h.take(loop.CallResolved{CallID: a.CallID, Resolution: pick(h, loop.ResolvedSucceeded, loop.ResolvedRetry, loop.ResolvedNotExecuted), By: "ann"})
+		return
+	}
+	if forged := (loop.ApprovalDecided{CallID: a.CallID, ArgsHash: "of something else", Approved: true}); h.state.Accepts(forged) {
+		h.t.Fatalf("an approval of other arguments is accepted for %s", a.CallID)
+	}
+	h.take(loop.ApprovalDecided{CallID: a.CallID, ArgsHash: a.ArgsHash, Approved: !h.odds(4), By: "ann"})
+}
+
+// take appends a signal if it still can follow.
+func (h *history) take(b loop.Body) {
+	if h.state.Accepts(b) {
+		h.append(b)
+	}
+}
+
+// perform does what the core wants, or dies trying.
+func (h *history) perform(action loop.Action) {
+	if h.crash(64) { // the intent was not committed
+		return
+	}
+	h.append(action.Intent()...)
+	switch a := action.(type) {
+	case loop.Record:
+		if len(a.Intent()) == 0 {
+			h.t.Fatalf("an empty record: Next would be asked for ever")
+		}
+	case loop.CallModel:
+		h.audit.request(a)
+		if !h.crash(24) {
+			h.callModel(a)
+		}
+	case loop.CallTools:
+		if !h.crash(16) {
+			h.callTools(a)
+		}
+	case loop.CheckAnswer:
+		h.checkAnswer(a)
+	case loop.Sleep:
+		h.sleep(a)
+	case loop.Suspend:
+		h.wait()
+	case loop.End:
+		if h.audit.finished == nil {
+			h.t.Fatalf("the run ended without a finished event")
+		}
+	default:
+		h.t.Fatalf("unexpected action %#v", a)
+	}
+}
+
+func (h *history) checkAnswer(a loop.CheckAnswer) {
+	switch {
+	case h.crash(16):
+	case h.odds(2):
+		h.append(loop.Rejection([]string{"$.total: expected a number, got " + a.Answer}))
+	default:
+		h.append(loop.AnswerAccepted{})
+	}
+}
+
+// sleep waits in the worker, or without one.
+func (h *history) sleep(a loop.Sleep) {
+	if !a.Until.After(h.now) {
+		h.t.Fatalf("a sleep until %v at %v", a.Until, h.now)
+	}
+	if h.odds(2) {
+		h.append(loop.Suspended{Reason: a.Reason, Until: a.Until})
+		h.now = a.Until
+		h.claim(false)
+		return
+	}
+	h.now = a.Until
+}
+
+// wait is what happens to a run that nobody drives: people decide, or time
+// passes until the deadline that the run waits for.
+func (h *history) wait() {
+	until := h.state.Head().WaitUntil
+	if wall := epoch0.Add(h.spec.Limits.WallTime); until.IsZero() || until.After(wall) {
+		h.t.Fatalf("the run waits until %v, but may not be older than %v", until, wall)
+	}
+	h.pass(time.Minute)
+	if h.odds(6) && until.After(h.now) {
+		h.now = until
+	}
+	h.claim(false)
+	h.signal(1)
+}
+
+// callModel is the provider.
+func (h *history) callModel(a loop.CallModel) {
+	h.pass(h.pause())
+	started := a.Started
+	h.signal(64) // during the call
+	if h.odds(8) {
+		h.modelFails(started)
+		return
+	}
+	answered := h.randomAnswer(started)
+	if !h.crash(24) {
+		h.append(answered)
+	}
+}
+
+func (h *history) modelFails(started loop.ModelStarted) {
+	class := pick(h,
+		loop.ErrorThrottle, loop.ErrorNotStarted, loop.ErrorServer, loop.ErrorMidStream, loop.ErrorTimeout, loop.ErrorThrottle, loop.ErrorCancelled,
+		loop.ErrorThrottle, loop.ErrorServer, loop.ErrorMidStream, loop.ErrorTimeout, loop.ErrorCancelled, loop.ErrorThrottle, loop.ErrorServer,
+		loop.ErrorQuota, loop.ErrorContext, loop.ErrorRequest, loop.ErrorAuth, loop.ErrorInternal,
+	)
+	failed := loop.ModelFailed{Call: started.Call, Class: class, Message: "no luck", Cost: loop.LostCost(class, started.Hold)}
+	if class.Retryable() && h.odds(2) {
+		failed.RetryAt = h.now.Add(pick(h, time.Second, 20*time.Second, 10*time.Minute))
+	}
+	h.append(failed)
+	if class == loop.ErrorCancelled && h.drains > 0 {
+		h.drains--
+		h.append(loop.Suspended{Reason: loop.WaitDrain})
+		h.claim(false)
+	}
+}
+
+// callTools is the tools: calls end in any order, some of them before a crash.
+func (h *history) callTools(a loop.CallTools) {
+	sends := a.Sends
+	for len(sends) > 0 {
+		i := h.below(len(sends))
+		send := sends[i]
+		sends = append(append([]loop.Send(nil), sends[:i]...), sends[i+1:]...)
+		outcome := h.outcome(send)
+		h.audit.performed(send, outcome)
+		h.pass(h.pause())
+		if h.crash(24) { // the effect happened, nobody wrote it down
+			return
+		}
+		if outcome == loop.OutcomeUnknown {
+			h.append(loop.Doubt(send, "the connection broke", h.now))
+			continue
+		}
+		content := fmt.Sprintf("result %d", h.below(3))
+		h.append(loop.CallFinished{
+			CallID: send.Call.ID, Attempt: send.Attempt, Outcome: outcome, Content: content,
+			ResultHash: fmt.Sprint(outcome, content),
+		})
+		h.signal(64)
+	}
+}
+
+// outcome is how a send ends. Only of calls that may be repeated can a tool say
+// "timeout": for all others that is a doubt.
+func (h *history) outcome(s loop.Send) loop.Outcome {
+	if s.Spec.Effect.Repeatable() {
+		return pick(h, loop.OutcomeOK, loop.OutcomeOK, loop.OutcomeOK, loop.OutcomeOK, loop.OutcomePermanent,
+			loop.OutcomeRetryable, loop.OutcomeTimeout, loop.OutcomeNotSent, loop.OutcomeCancelled)
+	}
+	return pick(h, loop.OutcomeOK, loop.OutcomeOK, loop.OutcomeOK, loop.OutcomeUnknown, loop.OutcomePermanent, loop.OutcomeNotSent)
+}
+
+// randomAnswer is a model that does everything a model was ever seen to do.
+func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
+	finish := pick(h,
+		loop.FinishToolCalls, loop.FinishToolCalls, loop.FinishToolCalls, loop.FinishToolCalls, loop.FinishToolCalls,
+		loop.FinishToolCalls, loop.FinishToolCalls, loop.FinishToolCalls, loop.FinishToolCalls, loop.FinishToolCalls,
+		loop.FinishToolCalls, loop.FinishToolCalls, loop.FinishToolCalls, loop.FinishDone, loop.FinishDone,
+		loop.FinishTruncated, loop.FinishTruncated, loop.FinishPaused, loop.FinishPaused, loop.FinishUnknown,
+		loop.FinishRefused, loop.FinishContext,
+	)
+	m := loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel}
+	if h.odds(8) {
+		m.Native = &loop.Native{Wire: "anthropic", JSON: json.RawMessage(`{"a":"<&>","n":1.0}`)}
+	}
+	if text := pick(h, "", "so far so good", "<b>42</b> \u2028"); text != "" {
+		m.Parts = append(m.Parts, loop.TextPart(text))
+	}
+	if finish == loop.FinishRefused {
+		m.Parts = append(m.Parts, loop.Part{Kind: loop.PartRefusal, Text: "I won't"})
+	}
+	if finish == loop.FinishToolCalls || h.odds(8) {
+		for i := range h.below(6) {
+			call := h.randomCall(fmt.Sprintf("c%d-%d", started.Call, i+1))
+			m.Parts = append(m.Parts, loop.Part{Kind: loop.PartToolCall, Call: &call})
+		}
+	}
+	answered := loop.ModelAnswered{Call: started.Call, Message: m, Finish: finish, Usage: h.randomUsage(started)}
+	answered.Cost = h.spec.Price.Cost(answered.Usage)
+	if h.odds(12) { // the provider reports nothing: charged at the hold
+		answered.Usage, answered.Estimated, answered.Cost = loop.Usage{}, true, loop.Cost{Output: started.Hold}
+	}
+	return answered
+}
+
+// randomCall makes calls that often repeat each other, sometimes with their keys
+// in another order.
+func (h *history) randomCall(id string) loop.ToolCall {
+	c := loop.ToolCall{
+		ID: id, ProviderID: pick(h, "toolu_1", "", "toolu_2"),
+		Name: pick(h, "look", "put", "look", "mail", "put", "refund", "mail", "look", "refund", "vague", "nope"),
+		Args: pick(h, `{"a":1,"b":2}`, `{"b":2,"a":1}`, `{"a":2}`, `{"a":9007199254740993}`, `{"a":9007199254740992}`),
+	}
+	if h.odds(12) {
+		c.Args, c.Problem = `{"a":`, "not JSON: ends too early"
+	}
+	return c
+}
+
+// randomUsage is at most what was planned for, and often exactly that.
+func (h *history) randomUsage(started loop.ModelStarted) loop.Usage {
+	in, out := started.InputBound, started.MaxOutput
+	if !h.odds(4) {
+		in, out = in*int64(h.throw()+1)/64, out*int64(h.throw()+1)/64
+	}
+	var u loop.Usage
+	*pick(h, &u.InputUncached, &u.CacheWrite5m, &u.CacheWrite1h) = in / 3
+	u.CacheRead = in - u.Input()
+	u.Reasoning = out / pick[int64](h, 2, 1, 5)
+	u.Output = out - u.Reasoning
+	return u
+}
+
+// randomSpec is an agent with a tool of every effect, and limits that are often
+// too small.
+func (h *history) randomSpec() loop.Spec {
+	l := loop.Defaults()
+	l.Iterations = 1 + h.below(9)
+	l.ModelCalls = 1 + h.below(24)
+	l.ToolCalls = h.below(14)
+	l.CallsPerAnswer = 1 + h.below(6)
+	l.Cost = pick(h, loop.OneUSD, loop.OneUSD/4, loop.OneUSD/10, loop.OneUSD/20, loop.OneUSD/100, 0)
+	l.TotalTokens = pick[int64](h, 500_000, 100_000, 30_000, 10_000, 1000)
+	l.OutputTokens = pick[int64](h, 60_000, 10_000, 3_000, 300)
+	l.Deadline = pick(h, 10*time.Minute, 2*time.Minute, 30*time.Second, time.Second)
+	l.WallTime = pick(h, 24*time.Hour, 7*24*time.Hour, 24*time.Hour, time.Hour, 10*time.Second)
+	l.AnswerOutput = pick[int64](h, 4096, 512, 64, 16)
+	l.FinalOutput = pick[int64](h, 1024, 256, 16)
+	l.IdenticalIters, l.ErrorIters, l.InvalidIters = 2+h.below(3), 1+h.below(3), 1+h.below(3)
+	l.Reasks = h.below(3)
+	l.NoProgressStops = h.odds(4)
+	spec := loop.Spec{
+		Agent: "agents/test", AgentVersion: 1, Input: "please", Limits: l, Price: h.randomPrice(),
+		Definition: loop.AgentSpec{Model: "sim/one", Instructions: "be good"},
+	}
+	if !h.odds(12) {
+		spec.Definition.Tools = tools()
+	}
+	if h.odds(3) {
+		spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)
+	}
+	return spec
+}
+
+func (h *history) randomPrice() loop.Price {
+	const perMillion = loop.MicroUSD
+	p := loop.Price{
+		Model: "sim/one", Version: "1", Window: pick[int64](h, 200_000, 32_000, 8_000),
+		MaxOutput: pick[int64](h, 0, 8_000, 300, 100),
+		Rates: loop.Rates{
+			Input: 3 * perMillion, CacheRead: perMillion * 3 / 10, CacheWrite5m: perMillion * 15 / 4, CacheWrite1h: 6 * perMillion,
+			Output: 15 * perMillion, Reasoning: pick[loop.USD](h, 15, 25, 5) * perMillion,
+		},
+	}
+	if h.odds(3) {
+		high := p.Rates
+		high.Input, high.Output = pick[loop.USD](h, 2, 8)*perMillion, pick[loop.USD](h, 10, 40)*perMillion
+		p.Tiers = []loop.Tier{{AboveInput: 3_000, Rates: high}}
+	}
+	return p
+}
+
+// tools has one of every effect. The last declares none.
+func tools() []loop.ToolSpec {
+	spec := func(name string, e loop.Effect) loop.ToolSpec {
+		return loop.ToolSpec{Name: name, Schema: json.RawMessage(`{"type":"object"}`), Effect: e, Timeout: time.Second, MaxResultBytes: 16 << 10}
+	}
+	look := spec("look", loop.ReadOnly)
+	look.Pollable = true
+	return []loop.ToolSpec{look, spec("mail", loop.SideEffect), spec("put", loop.Idempotent), spec("refund", loop.Irreversible), spec("vague", "")}
+}

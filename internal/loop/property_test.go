@@ -1,0 +1,284 @@
+package loop_test
+
+import (
+	"flag"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/loopd/loopd/internal/loop"
+	"pgregory.net/rapid"
+)
+
+// TestHistories lives thousands of runs in a hostile world. What must hold is in
+// the audit. It also makes sure that the world is hostile enough: every way for
+// a run to end must come up.
+func TestHistories(t *testing.T) {
+	ends := map[loop.StopReason]int{}
+	var events, recovered int
+	rapid.Check(t, func(t *rapid.T) {
+		h := live(t)
+		ends[h.audit.finished.Stop.Reason]++
+		events += len(h.journal)
+		recovered += 6 - h.crashes
+	})
+	t.Logf("%d events, %d crashes, ends: %v", events, recovered, ends)
+	if checks, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err != nil || checks < 10_000 {
+		return
+	}
+	for _, r := range loop.StopReasons() {
+		if !slices.Contains(unreached, r) && ends[r] == 0 {
+			t.Errorf("no history ended as %s: the test does not try what it promises", r)
+		}
+	}
+}
+
+// unreached are the ends that this world cannot bring about.
+var unreached = []loop.StopReason{
+	loop.CostUnpriced,  // refused before a run is created
+	loop.GuardInternal, // no guard crashes
+}
+
+// audit keeps its own books, from the events and from what the world saw, and
+// knows nothing of the core's.
+type audit struct {
+	t      *rapid.T
+	limits loop.Limits
+	price  loop.Price
+
+	committed, held loop.USD
+	usage           loop.Usage
+	tokens, output  int64 // used, at the bound where the provider did not say
+	started         loop.ModelStarted
+	finish          loop.Finish // of the newest answer that the transcript kept
+	modelCalls      int
+
+	calls     map[string]loop.ToolCall // by id, from the answers
+	effects   map[string]loop.Effect
+	state     map[string]string // by id: "begun", "doubt", "retry", or an outcome
+	approved  map[string]string // by id, the hash
+	effected  map[string]int    // by id: times it may have changed the world
+	retries   map[string]int    // by id: times somebody allowed another send
+	begun     int               // first sends
+	perAnswer map[string]int    // first sends by the answer's part of the call id
+
+	final, stopped, cancelled bool
+	finished                  *loop.Finished
+}
+
+func newAudit(t *rapid.T, spec loop.Spec) *audit {
+	a := &audit{
+		t: t, limits: spec.Limits, price: spec.Price,
+		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
+		approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
+	}
+	for _, tool := range spec.Definition.Tools {
+		a.effects[tool.Name] = tool.Effect
+	}
+	return a
+}
+
+// event takes one event, after the state has.
+func (a *audit) event(e loop.Event, s *loop.State) {
+	if a.finished != nil {
+		a.t.Fatalf("%s after the end", e.Body.Kind())
+	}
+	switch b := e.Body.(type) {
+	case loop.ModelStarted:
+		a.modelStarted(b)
+	case loop.ModelAnswered:
+		a.settle(b.Usage, b.Cost, b.Estimated)
+		if t := s.Transcript(); t[len(t)-1].Seq == e.Seq {
+			a.finish = b.Finish
+		}
+		for _, c := range b.Message.Calls() {
+			a.calls[c.ID] = c
+		}
+	case loop.ModelFailed:
+		a.settle(b.Usage, b.Cost, b.Cost.Total() > 0)
+	case loop.CallBegun:
+		a.callBegun(b)
+	case loop.CallFinished:
+		a.state[b.CallID] = string(b.Outcome)
+	case loop.CallDoubted:
+		a.state[b.CallID] = "doubt"
+	case loop.CallResolved:
+		a.resolved(b)
+	case loop.ApprovalRequested:
+		a.quiet("an approval is asked for")
+	case loop.ApprovalDecided:
+		if b.Approved {
+			a.approved[b.CallID] = b.ArgsHash
+		}
+	case loop.Tripped:
+		a.final = a.final || b.Verdict == loop.VerdictFinalTurn
+		a.stopped = a.stopped || b.Verdict == loop.VerdictStop
+	case loop.CancelRequested:
+		a.cancelled = true
+	case loop.Finished:
+		a.finished = &b
+		if b.State == loop.StateSucceeded && (a.final || a.stopped || a.cancelled) {
+			a.t.Fatalf("SUCCEEDED after final turn %v, stop %v, cancel %v", a.final, a.stopped, a.cancelled)
+		}
+	}
+	a.budgets(s.Head())
+}
+
+// budgets must hold after every single event.
+func (a *audit) budgets(h loop.Head) {
+	l := a.limits
+	switch {
+	case a.committed+a.held > l.Cost:
+		a.t.Fatalf("committed %s + held %s is above the limit %s", a.committed, a.held, l.Cost)
+	case a.committed != h.Cost.Total() || a.held != h.Held || a.usage != h.Usage:
+		a.t.Fatalf("the head has cost %s, held %s, usage %+v; the events %s, %s, %+v", h.Cost.Total(), h.Held, h.Usage, a.committed, a.held, a.usage)
+	case a.tokens > l.TotalTokens || a.output > l.OutputTokens:
+		a.t.Fatalf("%d tokens of %d, %d output tokens of %d", a.tokens, l.TotalTokens, a.output, l.OutputTokens)
+	case h.Iterations > l.Iterations:
+		a.t.Fatalf("%d iterations of %d", h.Iterations, l.Iterations)
+	case a.modelCalls > l.ModelCalls || a.modelCalls != h.ModelCalls:
+		a.t.Fatalf("%d model calls of %d, the head says %d", a.modelCalls, l.ModelCalls, h.ModelCalls)
+	case a.begun > l.ToolCalls || a.begun != h.ToolCalls:
+		a.t.Fatalf("%d tool calls of %d, the head says %d", a.begun, l.ToolCalls, h.ToolCalls)
+	}
+}
+
+// quiet says that nothing may start after a cancel.
+func (a *audit) quiet(what string) {
+	if a.cancelled {
+		a.t.Fatalf("%s after the run was cancelled", what)
+	}
+}
+
+func (a *audit) modelStarted(b loop.ModelStarted) {
+	a.quiet("a model call starts")
+	if (b.Purpose == loop.PurposeWrapUp) != a.final {
+		a.t.Fatalf("purpose %q, but final turn is %v", b.Purpose, a.final)
+	}
+	if b.InputBound <= 0 || b.MaxOutput <= 0 || b.Hold < a.price.Bound(b.InputBound, b.MaxOutput) {
+		a.t.Fatalf("a hold that covers nothing: %+v", b)
+	}
+	if a.tokens+b.InputBound+b.MaxOutput > a.limits.TotalTokens || a.output+b.MaxOutput > a.limits.OutputTokens {
+		a.t.Fatalf("with %d tokens used, %d of them output, a call may use %+v", a.tokens, a.output, b)
+	}
+	a.modelCalls++
+	a.held, a.started = b.Hold, b
+}
+
+// settle books a model call. Where the provider may have worked and did not say
+// how much, the worst is assumed.
+func (a *audit) settle(u loop.Usage, c loop.Cost, unsaid bool) {
+	a.held = 0
+	a.committed += c.Total()
+	a.usage = a.usage.Add(u)
+	if unsaid {
+		a.tokens += a.started.InputBound + a.started.MaxOutput
+		a.output += a.started.MaxOutput
+		return
+	}
+	a.tokens += u.Total()
+	a.output += u.AllOutput()
+}
+
+func (a *audit) callBegun(b loop.CallBegun) {
+	a.quiet("a tool call starts")
+	if a.final {
+		a.t.Fatalf("call %s starts after the final turn began", b.CallID)
+	}
+	if b.Key != "loopd:r-1:"+b.CallID {
+		a.t.Fatalf("call %s has key %q", b.CallID, b.Key)
+	}
+	if b.Attempt == 1 {
+		a.begun++
+		answer, _, _ := strings.Cut(b.CallID, "-")
+		a.perAnswer[answer]++
+		if a.perAnswer[answer] > a.limits.CallsPerAnswer {
+			a.t.Fatalf("answer %s starts more than %d calls", answer, a.limits.CallsPerAnswer)
+		}
+	}
+	a.state[b.CallID] = "begun"
+}
+
+func (a *audit) resolved(b loop.CallResolved) {
+	a.state[b.CallID] = string(b.Resolution)
+	if b.Resolution == loop.ResolvedRetry {
+		a.retries[b.CallID]++
+	}
+}
+
+// performed is told when a send has left loopd: the world as it really is.
+func (a *audit) performed(s loop.Send, o loop.Outcome) {
+	id, effect := s.Call.ID, a.effects[s.Call.Name]
+	if _, ok := a.effects[s.Call.Name]; !ok || s.Call.Problem != "" {
+		a.t.Fatalf("call %s to %s was sent: it has no such tool or invalid arguments", id, s.Call.Name)
+	}
+	if a.state[id] != "begun" {
+		a.t.Fatalf("call %s was sent while %q: the intent was not durable", id, a.state[id])
+	}
+	if effect.Repeatable() || o == loop.OutcomeNotSent {
+		return
+	}
+	a.effected[id]++
+	if a.effected[id] > 1+a.retries[id] {
+		a.t.Fatalf("%s call %s was sent %d times, %d allowed again", effect, id, a.effected[id], a.retries[id])
+	}
+	if effect != loop.SideEffect && a.approved[id] != loop.ArgsHash(theRun, s.Call) {
+		a.t.Fatalf("%s call %s was sent under approval %q", effect, id, a.approved[id])
+	}
+	for other, n := range a.effected {
+		if other != id && n > 0 && a.calls[other].Name == s.Call.Name && inOrder(a.calls[other].Args) == inOrder(s.Call.Args) {
+			switch a.state[other] {
+			case string(loop.OutcomeOK), string(loop.ResolvedSucceeded), "doubt", "begun":
+				a.t.Fatalf("call %s repeats %s, which is %s", id, other, a.state[other])
+			}
+		}
+	}
+}
+
+// request checks what a provider would be sent.
+func (a *audit) request(c loop.CallModel) {
+	r := c.Request
+	if r.ToolsAllowed == a.final || r.MaxOutputTokens != c.Started.MaxOutput {
+		a.t.Fatalf("tools allowed: %v in final turn: %v, output %d of %d", r.ToolsAllowed, a.final, r.MaxOutputTokens, c.Started.MaxOutput)
+	}
+	var open []loop.ToolCall // of the assistant message before
+	for i, m := range r.Messages {
+		results := resultsOf(m)
+		if len(results) != len(open) {
+			a.t.Fatalf("message %d has %d results for %d calls", i, len(results), len(open))
+		}
+		for j, result := range results {
+			if result.CallID != open[j].ID || result.ProviderID != open[j].ProviderID || result.Name != open[j].Name || result.Content == "" {
+				a.t.Fatalf("message %d, result %d is %+v for call %+v", i, j, result, open[j])
+			}
+		}
+		open = m.Calls()
+	}
+	last := r.Messages[len(r.Messages)-1]
+	if len(open) > 0 || last.Role == loop.RoleAssistant && a.finish != loop.FinishPaused {
+		a.t.Fatalf("the request ends with %+v", last)
+	}
+}
+
+// inOrder undoes the one reordering of keys that the world's models do.
+func inOrder(args string) string { return strings.Replace(args, `{"b":2,"a":1}`, `{"a":1,"b":2}`, 1) }
+
+func resultsOf(m loop.Message) []loop.ToolResult {
+	var results []loop.ToolResult
+	for _, p := range m.Parts {
+		if p.Kind == loop.PartToolResult {
+			results = append(results, *p.Result)
+		}
+	}
+	return results
+}
+
+// same is a fast comparison; diff tells what differs, for people.
+func same(a, b any) bool { return reflect.DeepEqual(a, b) }
+
+func diff(a, b any) string {
+	return cmp.Diff(a, b, cmp.Exporter(func(reflect.Type) bool { return true }))
+}

@@ -1,0 +1,156 @@
+package postgres
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/postgres/db"
+)
+
+// appendParams turns a batch into the parameters of its statement.
+func appendParams(lease loop.Lease, batch Batch) (db.AppendEventsParams, error) {
+	p := db.AppendEventsParams{
+		TenantID: lease.Run.Tenant, RunID: lease.Run.ID, Epoch: lease.Epoch, Owner: lease.Owner,
+		Intent: batch.Intent, SignalsSeen: batch.SignalsSeen,
+		// A run that has ended has no owner, whatever the caller says.
+		Release: batch.Release || batch.Head.State.Terminal(),
+	}
+	if len(batch.Events) == 0 {
+		return p, fmt.Errorf("append to run %s: the batch has no events", lease.Run.ID)
+	}
+	p.FirstSeq = batch.Events[0].Seq
+	for i, e := range batch.Events {
+		if e.Seq != p.FirstSeq+int64(i) {
+			return p, fmt.Errorf("append to run %s: event %d follows event %d: %w", lease.Run.ID, e.Seq, batch.Events[i-1].Seq, ErrWrongSeq)
+		}
+		if err := addEvent(&p, e); err != nil {
+			return p, fmt.Errorf("append to run %s: %w", lease.Run.ID, err)
+		}
+	}
+	if err := setHead(&p, batch.Head); err != nil {
+		return p, fmt.Errorf("append to run %s: head: %w", lease.Run.ID, err)
+	}
+	for _, c := range batch.Calls {
+		if err := addCall(&p, c); err != nil {
+			return p, fmt.Errorf("append to run %s: call %s: %w", lease.Run.ID, c.Call.ID, err)
+		}
+	}
+	return p, nil
+}
+
+// addEvent adds an event, and what it means for the run's account.
+func addEvent(p *db.AppendEventsParams, e loop.Event) error {
+	kind, body, err := loop.EncodeBody(e.Body)
+	if err != nil {
+		return err
+	}
+	p.Seqs = append(p.Seqs, e.Seq)
+	p.Kinds = append(p.Kinds, kind)
+	p.Ats = append(p.Ats, e.At)
+	p.Bodies = append(p.Bodies, string(body))
+	switch body := e.Body.(type) {
+	case loop.ModelStarted:
+		p.HoldCalls = append(p.HoldCalls, int32(body.Call))
+		p.HoldAmounts = append(p.HoldAmounts, int64(body.Hold))
+	case loop.ModelAnswered:
+		p.SettledCalls = append(p.SettledCalls, int32(body.Call))
+		p.SettledCosts = append(p.SettledCosts, int64(body.Cost.Total()))
+	case loop.ModelFailed:
+		p.SettledCalls = append(p.SettledCalls, int32(body.Call))
+		p.SettledCosts = append(p.SettledCosts, int64(body.Cost.Total()))
+	}
+	return nil
+}
+
+func setHead(p *db.AppendEventsParams, h loop.Head) error {
+	p.State, p.Phase = string(h.State), h.Phase
+	p.Iterations, p.ModelCalls = int32(h.Iterations), int32(h.ModelCalls)
+	p.ToolCalls, p.Attempts = int32(h.ToolCalls), int32(h.Attempts)
+	p.CostPico, p.EstimatedPico, p.HeldPico = int64(h.Cost.Total()), int64(h.Estimated), int64(h.Held)
+	p.Partial = h.Partial
+	p.StartedAt, p.WakeAt, p.EndedAt = optional(h.StartedAt), optional(h.WaitUntil), optional(h.EndedAt)
+	actions := h.RequiredActions
+	if actions == nil {
+		actions = []loop.RequiredAction{}
+	}
+	if h.Stop != nil {
+		if err := encode(&p.Stop, h.Stop); err != nil {
+			return err
+		}
+	}
+	for column, value := range map[*[]byte]any{
+		&p.Usage: h.Usage, &p.Cost: h.Cost, &p.Answer: h.Answer, &p.RequiredActions: actions,
+	} {
+		if err := encode(column, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addCall(p *db.AppendEventsParams, c loop.CallHead) error {
+	var call, result []byte
+	if err := encode(&call, c.Call); err != nil {
+		return err
+	}
+	if err := encode(&result, c.Result); err != nil {
+		return err
+	}
+	p.CallIds = append(p.CallIds, c.Call.ID)
+	p.CallTools = append(p.CallTools, printable(c.Call.Name))
+	p.Calls = append(p.Calls, string(call))
+	p.CallIterations = append(p.CallIterations, int32(c.Iteration))
+	p.CallHashes = append(p.CallHashes, c.ArgsHash)
+	p.CallEffects = append(p.CallEffects, string(c.Effect))
+	p.CallStates = append(p.CallStates, string(c.State))
+	p.CallOutcomes = append(p.CallOutcomes, string(c.Outcome))
+	p.CallAttempts = append(p.CallAttempts, int32(c.Attempt))
+	p.CallKeys = append(p.CallKeys, c.Key)
+	p.CallResults = append(p.CallResults, string(result))
+	p.CallCuts = append(p.CallCuts, c.Cut)
+	p.CallBytes = append(p.CallBytes, c.Bytes)
+	p.CallStarted = append(p.CallStarted, c.StartedAt)
+	p.CallFinished = append(p.CallFinished, c.FinishedAt)
+	return nil
+}
+
+// encode writes the JSON of value into a column.
+func encode(column *[]byte, value any) (err error) {
+	*column, err = json.Marshal(value)
+	return err
+}
+
+// decode reads what encode wrote.
+func decode(column string, from []byte, to any) error {
+	if len(from) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(from, to); err != nil {
+		return fmt.Errorf("column %s: %w", column, err)
+	}
+	return nil
+}
+
+// printable is text that a text column takes: valid UTF-8 without NUL.
+func printable(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
+}
+
+// optional is nil for Go's zero time, which means "not yet".
+func optional(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// timeOf is the inverse of optional, in UTC.
+func timeOf(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}

@@ -1,0 +1,161 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+var (
+	// ErrKeyReused: the idempotency key was used for another request.
+	ErrKeyReused = errors.New("the idempotency key was used for another request")
+	// ErrRunFinished: the run has ended, and an ended run never changes.
+	ErrRunFinished = errors.New("the run has ended")
+	// ErrAgentExists: the agent id is taken, maybe by an archived agent.
+	ErrAgentExists = errors.New("the agent id is taken")
+	// ErrAgentArchived: an archived agent takes no changes.
+	ErrAgentArchived = errors.New("the agent is archived")
+	// ErrVersionNotFound: the agent has no such version. It is a loop.ErrNotFound too.
+	ErrVersionNotFound = fmt.Errorf("agent version %w", loop.ErrNotFound)
+	// ErrOverBudget: a hold does not fit the account's limit. The guards should
+	// have seen this coming; the database refuses it in any case.
+	ErrOverBudget = errors.New("the hold does not fit the account's limit")
+	// ErrWrongSeq: the first event of a batch is not the next of its run. The
+	// caller's picture of the journal is broken.
+	ErrWrongSeq = errors.New("the batch does not continue the journal")
+	// ErrUnavailable: Postgres could not be reached, or did not answer in time.
+	// Nothing was changed, unless the error is an ErrUnknownOutcome as well.
+	ErrUnavailable = errors.New("Postgres is not available")
+	// ErrUnknownOutcome: the connection broke at commit and the truth could not be
+	// read before the context ended. It is an ErrUnavailable too.
+	ErrUnknownOutcome = fmt.Errorf("the outcome is unknown: %w", ErrUnavailable)
+	// ErrSchema: the database lacks migrations that this program needs.
+	ErrSchema = errors.New("the database schema is too old")
+)
+
+// SQLSTATE codes that the store acts on.
+const (
+	codeUniqueViolation      = "23505"
+	codeCheckViolation       = "23514"
+	codeSerialization        = "40001"
+	codeDeadlock             = "40P01"
+	codeLockTimeout          = "55P03"
+	codeQueryCanceled        = "57014"
+	codeReadOnly             = "25006"
+	codeDiskFull             = "53100"
+	codeTooManyConnections   = "53300"
+	codeUndefinedTable       = "42P01"
+	constraintWithinLimit    = "accounts_within_limit"
+	classConnectionException = "08"
+	classOperatorIntervened  = "57"
+)
+
+// unknownOutcome reports whether the statement that failed with err may have been
+// committed: it was sent, and no answer of the server says what became of it.
+func unknownOutcome(err error) bool {
+	if err == nil || errors.Is(err, pgx.ErrNoRows) || pgconn.SafeToRetry(err) {
+		return false
+	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		// A session that is ended from outside may have committed just before.
+		return pgErr.SeverityUnlocalized == "FATAL" || pgErr.SeverityUnlocalized == "PANIC"
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return false
+	}
+	return true
+}
+
+// conflicted reports whether the same transaction may well succeed when it is
+// repeated at once: it lost against another one.
+func conflicted(err error) bool {
+	switch sqlState(err) {
+	case codeSerialization, codeDeadlock, codeLockTimeout:
+		return true
+	}
+	return false
+}
+
+// notSent reports whether the failure is one of the connection before anything was
+// sent, as after a restart of Postgres.
+func notSent(err error) bool {
+	_, connect := errors.AsType[*pgconn.ConnectError](err)
+	return err != nil && (connect || pgconn.SafeToRetry(err))
+}
+
+func sqlState(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// wrap says what was attempted, and sorts err for callers.
+func wrap(attempted string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("%s: %w", attempted, loop.ErrNotFound)
+	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.ConstraintName == constraintWithinLimit {
+		return fmt.Errorf("%s: %w", attempted, ErrOverBudget)
+	}
+	if !errors.Is(err, ErrUnavailable) && unavailable(err) {
+		return fmt.Errorf("%s: %w: %w", attempted, ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", attempted, err)
+}
+
+// unavailable reports whether err says that Postgres is away, overloaded or a
+// standby, so that the same request may succeed later.
+func unavailable(err error) bool {
+	if errors.Is(err, context.Canceled) {
+		return false
+	}
+	switch errorClass(err) {
+	case "connection", "timeout", "lock_timeout", "read_only", "resources":
+		return true
+	}
+	return false
+}
+
+// errorClass is the label of loopd_db_errors_total: a closed set.
+func errorClass(err error) string {
+	code := sqlState(err)
+	switch code {
+	case "":
+		if errors.Is(err, context.DeadlineExceeded) {
+			return "timeout"
+		}
+		if errors.Is(err, context.Canceled) {
+			return "cancelled"
+		}
+		if unknownOutcome(err) || notSent(err) {
+			return "connection"
+		}
+		return "other"
+	case codeUniqueViolation, codeCheckViolation:
+		return "constraint"
+	case codeSerialization, codeDeadlock:
+		return "conflict"
+	case codeLockTimeout:
+		return "lock_timeout"
+	case codeQueryCanceled:
+		return "timeout"
+	case codeReadOnly:
+		return "read_only"
+	case codeDiskFull, codeTooManyConnections:
+		return "resources"
+	}
+	switch code[:2] {
+	case classConnectionException, classOperatorIntervened:
+		return "connection"
+	}
+	return "other"
+}

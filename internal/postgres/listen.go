@@ -1,0 +1,66 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The channels. Wakes carry nothing; event notices carry the id of the run.
+const (
+	channelWake   = "loopd_wake"
+	channelEvents = "loopd_events"
+)
+
+// Listen calls wake when something may have become claimable or signalled, and
+// once at the start, until ctx ends or the connection fails; it returns why. Calls
+// do not overlap.
+func (s *Store) Listen(ctx context.Context, wake func()) error {
+	wakeUp := func(string) { wake() }
+	return s.listen(ctx, channelWake, wake, wakeUp)
+}
+
+// ListenEvents calls notify with the id of each run that got events, until ctx ends
+// or the connection fails; it returns why. An empty id says that any run may have
+// got some: it comes at the start, as nobody listened before. Calls do not overlap.
+func (s *Store) ListenEvents(ctx context.Context, notify func(runID string)) error {
+	return s.listen(ctx, channelEvents, func() { notify("") }, notify)
+}
+
+// listen has a connection of its own, past any pooler.
+func (s *Store) listen(ctx context.Context, channel string, started func(), notified func(payload string)) (err error) {
+	config, err := pgx.ParseConfig(s.direct)
+	if err != nil {
+		return fmt.Errorf("direct database URL: %w", err)
+	}
+	config.ConnectTimeout = connectTimeout
+	config.RuntimeParams["application_name"] = "loopd listen"
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", channel, err)
+	}
+	defer func() { err = errors.Join(err, closeConn(conn)) }()
+	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+		return fmt.Errorf("listen on %s: %w", channel, err)
+	}
+	started()
+	for {
+		notification, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return fmt.Errorf("listen on %s: %w", channel, err)
+		}
+		notified(notification.Payload)
+	}
+}
+
+func closeConn(conn *pgx.Conn) error {
+	if conn.IsClosed() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return conn.Close(ctx)
+}

@@ -1,0 +1,182 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/loopd/loopd/internal/postgres/db"
+)
+
+const (
+	// defaultMaxConns suits two cores: more connections did not commit faster.
+	defaultMaxConns = 16
+	// renewConns are kept apart, so that a busy pool cannot cost a worker its runs.
+	renewConns = 2
+
+	// No statement of loopd takes longer than milliseconds on a healthy database,
+	// and a frozen owner must not hold the row of a run for ever.
+	statementTimeout = "5s"
+	lockTimeout      = "1s"
+	idleTimeout      = "5s"
+	// connectTimeout is for one address, within the caller's own deadline.
+	connectTimeout = 5 * time.Second
+)
+
+// Config says which database to use. Only URL is required.
+type Config struct {
+	// URL is the connection string. It may lead through PgBouncer.
+	URL string
+	// DirectURL leads to the same database without a pooler in between, for LISTEN.
+	// Default URL.
+	DirectURL string
+	// MaxConns bounds the pool. Two connections for renewals and one for each
+	// listener come on top. Default 16.
+	MaxConns int
+	// Log gets what the store settles by itself. Default: nothing is logged.
+	Log *slog.Logger
+	// Registerer gets the metrics. Default: they are counted and shown nowhere.
+	Registerer prometheus.Registerer
+}
+
+// Store is loopd's database. It is safe for concurrent use.
+type Store struct {
+	pool    *pgxpool.Pool
+	renewal *pgxpool.Pool
+	direct  string
+	q       *db.Queries
+	renew   *db.Queries
+	group   *group
+	log     *slog.Logger
+	metrics *metrics
+}
+
+// Open prepares the pools. It opens no connection; Ready does.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	s := &Store{direct: cfg.DirectURL, log: cfg.Log}
+	if s.direct == "" {
+		s.direct = cfg.URL
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MaxConns <= 0 {
+		cfg.MaxConns = defaultMaxConns
+	}
+	if _, err := pgx.ParseConfig(s.direct); err != nil {
+		return nil, fmt.Errorf("direct database URL: %w", err)
+	}
+	var err error
+	s.metrics = newMetrics()
+	if s.pool, err = newPool(ctx, cfg.URL, cfg.MaxConns, s.metrics); err != nil {
+		return nil, err
+	}
+	if s.renewal, err = newPool(ctx, cfg.URL, renewConns, s.metrics); err != nil {
+		s.pool.Close()
+		return nil, err
+	}
+	s.q, s.renew = db.New(s.pool), db.New(s.renewal)
+	s.group = newGroup(s.commitGroup)
+	if cfg.Registerer != nil {
+		if err := s.metrics.register(cfg.Registerer, s.pool); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func newPool(ctx context.Context, url string, maxConns int, m *metrics) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	config.MaxConns = int32(maxConns)
+	config.ConnConfig.ConnectTimeout = connectTimeout
+	config.ConnConfig.Tracer = &tracer{metrics: m}
+	params := config.ConnConfig.RuntimeParams
+	params["application_name"] = "loopd"
+	params["timezone"] = "UTC"
+	params["statement_timeout"] = statementTimeout
+	params["lock_timeout"] = lockTimeout
+	params["idle_in_transaction_session_timeout"] = idleTimeout
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open the connection pool: %w", err)
+	}
+	return pool, nil
+}
+
+// Close closes the pools. It waits for connections that are in use.
+func (s *Store) Close() {
+	s.pool.Close()
+	s.renewal.Close()
+}
+
+// Ready reports whether the database answers and has the schema that this program
+// needs (ErrSchema if not). A newer schema is fine: migrations expand first.
+func (s *Store) Ready(ctx context.Context) error {
+	want, err := latestMigration()
+	if err != nil {
+		return err
+	}
+	var have int64
+	// Goose's own table; sqlc does not know it.
+	const query = "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied"
+	err = s.pool.QueryRow(ctx, query).Scan(&have)
+	if err != nil && sqlState(err) != codeUndefinedTable {
+		return wrap("check the database", err)
+	}
+	if have < want {
+		return fmt.Errorf("%w: it is at version %d, loopd needs %d: run loopd migrate up", ErrSchema, have, want)
+	}
+	return nil
+}
+
+// inTx runs fn in a transaction and repeats it when it lost against another one
+// or the connection was gone before the commit was sent. If the outcome of the
+// commit is unknown, fn is repeated only when it is settled by its own re-reading
+// of what the first try may have written; otherwise the error is ErrUnknownOutcome.
+func (s *Store) inTx(ctx context.Context, rereads bool, fn func(q *db.Queries) error) error {
+	for try := 1; ; try++ {
+		committing, err := s.tryTx(ctx, fn)
+		unknown := committing && unknownOutcome(err)
+		retry := conflicted(err) || notSent(err) || (!committing && unknownOutcome(err)) || (unknown && rereads)
+		switch {
+		case err == nil:
+			return nil
+		case retry && try < maxTries && pause(ctx, try) == nil:
+			s.log.WarnContext(ctx, "repeat a transaction", "try", try, "error", err)
+		case unknown:
+			return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+		default:
+			return err
+		}
+	}
+}
+
+// tryTx runs fn in one transaction. It reports whether an error came from the commit.
+func (s *Store) tryTx(ctx context.Context, fn func(q *db.Queries) error) (committing bool, err error) {
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := fn(s.q.WithTx(tx)); err != nil {
+		// What cannot be rolled back is ended with its connection.
+		return false, errors.Join(err, ignoreClosed(tx.Rollback(context.WithoutCancel(ctx))))
+	}
+	return true, tx.Commit(ctx)
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, pgx.ErrTxClosed) || unknownOutcome(err) {
+		return nil
+	}
+	return err
+}

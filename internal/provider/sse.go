@@ -1,0 +1,57 @@
+package provider
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+)
+
+// Events reads the data of server-sent events. Event names are not needed: both
+// wire formats repeat what matters inside the data.
+type Events struct {
+	r     *bufio.Reader
+	begun bool
+}
+
+// NewEvents reads events from r.
+func NewEvents(r *bufio.Reader) *Events { return &Events{r: r} }
+
+// Next returns the data of the next event that has any, as valid UTF-8, or
+// io.EOF at the end. An event that the end of the body cuts off is returned as
+// far as it came: its data is then no complete JSON, which callers must check.
+func (e *Events) Next() ([]byte, error) {
+	var data []byte
+	for has := false; ; {
+		line, err := e.r.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		if !e.begun {
+			line, e.begun = bytes.TrimPrefix(line, []byte("\uFEFF")), true
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		if value, ok := field(line, "data"); ok {
+			if has {
+				data = append(data, '\n')
+			}
+			data, has = append(data, value...), true
+		}
+		switch {
+		case has && (len(line) == 0 || err != nil):
+			return bytes.ToValidUTF8(data, []byte("\uFFFD")), nil
+		case err != nil:
+			return nil, io.EOF
+		}
+	}
+}
+
+// field returns the value if line is the named field. Leading spaces are not in
+// the specification, but one gateway sends them.
+func field(line []byte, name string) ([]byte, bool) {
+	key, value, _ := bytes.Cut(bytes.TrimLeft(line, " "), []byte(":"))
+	if string(key) != name {
+		return nil, false
+	}
+	return bytes.TrimPrefix(value, []byte(" ")), true
+}

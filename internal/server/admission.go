@@ -1,0 +1,91 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// closest is how many similar models an error offers.
+const closest = 3
+
+// price finds what a model costs, or says what to do about it. path names the
+// model in the request, for the error.
+func (s *Server) price(path, model string) (loop.Price, error) {
+	provider, _, _ := strings.Cut(model, "/")
+	if !s.cfg.ProviderKnown(provider) {
+		r := invalid(fieldError{path, fmt.Sprintf("no provider %q is configured for model %q%s", provider, model, s.similar(model))})
+		r.reason, r.metadata = loopdv1.ErrorReason_ERROR_REASON_MODEL_UNKNOWN, map[string]string{"model": model}
+		return loop.Price{}, r
+	}
+	price, err := s.cfg.Prices(model)
+	if err == nil {
+		err = price.Validate()
+	}
+	if err != nil {
+		r := invalid(fieldError{path, fmt.Sprintf("model %q has no complete price, so no budget could hold: %v%s", model, err, s.similar(model))})
+		r.reason, r.metadata = loopdv1.ErrorReason_ERROR_REASON_MODEL_UNPRICED, map[string]string{"model": model}
+		return loop.Price{}, r
+	}
+	return price, nil
+}
+
+// similar offers the models whose names are closest to a wrong one.
+func (s *Server) similar(model string) string {
+	var known []string
+	for _, m := range s.cfg.Models() {
+		if provider, _, _ := strings.Cut(m, "/"); s.cfg.ProviderKnown(provider) {
+			known = append(known, m)
+		}
+	}
+	if len(known) == 0 {
+		return ""
+	}
+	slices.SortStableFunc(known, func(a, b string) int { return cmp.Compare(distance(model, a), distance(model, b)) })
+	return "; the closest models are " + strings.Join(known[:min(closest, len(known))], ", ")
+}
+
+// distance is the number of bytes to insert, delete or replace to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
+
+// checkDefinition refuses a definition that no run could work with. path names it
+// in the request.
+func (s *Server) checkDefinition(path string, def loop.AgentSpec) error {
+	var faults []fieldError
+	for _, tool := range def.Tools {
+		for _, problem := range s.cfg.ValidateTool(tool) {
+			faults = append(faults, fieldError{fmt.Sprintf("%s.tools[%q]", path, tool.Name), problem})
+		}
+	}
+	if len(def.OutputSchema) > 0 {
+		for _, problem := range s.cfg.ValidateSchema(def.OutputSchema) {
+			faults = append(faults, fieldError{path + ".output.json_schema", problem})
+		}
+	}
+	if len(faults) > 0 {
+		return invalid(faults...)
+	}
+	_, err := s.price(path+".model", def.Model)
+	return err
+}

@@ -1,0 +1,179 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// clampInt32 fits a count into the API's int32. No count of a run comes near it.
+func clampInt32(n int) int32 { return int32(min(max(n, math.MinInt32), math.MaxInt32)) }
+
+// timeProto is nil for the zero time: absent, not 1 January of the year 1.
+func timeProto(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// runProto shows a run.
+func runProto(id string, createdAt time.Time, spec loop.Spec, head loop.Head) *loopdv1.Run {
+	name := runName(id)
+	return &loopdv1.Run{
+		Name: name, Agent: spec.Agent, AgentVersion: spec.AgentVersion, Input: spec.Input,
+		State: runStateProto(head.State), Done: head.State.Terminal(), Phase: phaseWord(head),
+		Limits: limitsProto(spec.Limits), Labels: spec.Labels,
+		CreateTime: timeProto(createdAt), StartTime: timeProto(head.StartedAt), EndTime: timeProto(head.EndedAt),
+		WaitUntil:  timeProto(head.WaitUntil),
+		Iterations: clampInt32(head.Iterations), ModelCalls: clampInt32(head.ModelCalls),
+		ToolCalls: clampInt32(head.ToolCalls), Attempts: clampInt32(head.Attempts),
+		Usage: usageProto(head.Usage), CostUsd: head.Cost.Total().String(),
+		CostEstimatedUsd: head.Estimated.String(), CostHeldUsd: head.Held.String(),
+		Answer: head.Answer, AnswerPartial: head.Partial, AnswerJson: answerJSON(spec, head),
+		Stop: stopProto(head.Stop), RequiredActions: requiredProto(name, head),
+	}
+}
+
+// phaseWord is the phase in the API's words: what a run waits for is told by its
+// required actions.
+func phaseWord(head loop.Head) string {
+	switch head.Phase {
+	case string(loop.WaitApproval), string(loop.WaitInDoubt):
+		return "waiting"
+	case string(loop.WaitDrain):
+		return "queue"
+	}
+	return head.Phase
+}
+
+func usageProto(u loop.Usage) *loopdv1.Usage {
+	return &loopdv1.Usage{
+		InputUncachedTokens: u.InputUncached, CacheReadTokens: u.CacheRead, CacheWriteTokens: u.CacheWrite5m + u.CacheWrite1h,
+		OutputTokens: u.Output, ReasoningTokens: u.Reasoning,
+	}
+}
+
+// answerJSON is an accepted answer of an agent with an output schema, if it is an
+// object.
+func answerJSON(spec loop.Spec, head loop.Head) *structpb.Struct {
+	if len(spec.Definition.OutputSchema) == 0 || head.State != loop.StateSucceeded || head.Partial {
+		return nil
+	}
+	object := &structpb.Struct{}
+	if err := object.UnmarshalJSON([]byte(head.Answer)); err != nil {
+		return nil // an array or a bare value: the field cannot hold it, answer has it
+	}
+	return object
+}
+
+func stopProto(s *loop.Stop) *loopdv1.Stop {
+	if s == nil {
+		return nil
+	}
+	p := &loopdv1.Stop{
+		Reason: stopReasonProto(s.Reason), Guard: s.Guard, Observed: s.Observed, Limit: s.Limit,
+		Message: s.Message, Iteration: clampInt32(s.Iteration),
+	}
+	for _, e := range s.Evidence {
+		p.Evidence = append(p.Evidence, &loopdv1.Evidence{
+			Iteration: clampInt32(e.Iteration), CallId: e.CallID, Tool: e.Tool, Arguments: e.Args, ArgumentsHash: e.ArgsHash,
+			Result: e.Result, ResultHash: e.ResultHash, Note: e.Note,
+		})
+	}
+	return p
+}
+
+// requiredProto lists what must be done while the run waits for it, and nothing
+// before or afterwards.
+func requiredProto(run string, head loop.Head) []*loopdv1.RequiredAction {
+	if head.State != loop.StateRequiresAction {
+		return nil
+	}
+	actions := make([]*loopdv1.RequiredAction, len(head.RequiredActions))
+	for i, a := range head.RequiredActions {
+		actions[i] = &loopdv1.RequiredAction{
+			Kind: requiredKindProto(a.Kind), ToolCall: callName(run, a.CallID), Tool: a.Tool,
+			ArgumentsJson: a.Args, ArgumentsSha256: a.ArgsHash, Deadline: timeProto(a.Deadline),
+		}
+	}
+	return actions
+}
+
+// toolCallProto shows a tool call of the run with the given name.
+func toolCallProto(run string, c loop.CallHead) *loopdv1.ToolCall {
+	return &loopdv1.ToolCall{
+		Name: callName(run, c.Call.ID), CallId: c.Call.ID, ProviderCallId: c.Call.ProviderID, Tool: c.Call.Name,
+		Iteration: clampInt32(c.Iteration), ArgumentsJson: c.Call.Args, ArgumentsSha256: c.ArgsHash,
+		Effect: effectProto(c.Effect), State: callStateProto(c.State), Outcome: string(c.Outcome),
+		Attempt: clampInt32(c.Attempt), IdempotencyKey: c.Key,
+		Result: c.Result, ResultTruncated: c.Cut, ResultBytes: c.Bytes,
+		StartTime: timeProto(c.StartedAt), EndTime: timeProto(c.FinishedAt),
+	}
+}
+
+// messageProto shows one entry of a transcript, without any wire format.
+func messageProto(m loop.Message) *loopdv1.Message {
+	p := &loopdv1.Message{
+		Seq: m.Seq, Iteration: clampInt32(m.Iteration), Role: roleProto(m.Role),
+		CreateTime: timeProto(m.At), Source: string(m.Source),
+	}
+	if p.Source == "" && m.Role == loop.RoleAssistant {
+		p.Source = string(loop.SourceModel) // providers name no source
+	}
+	for _, part := range m.Parts {
+		p.Parts = append(p.Parts, partProto(part))
+	}
+	return p
+}
+
+func partProto(p loop.Part) *loopdv1.Part {
+	switch p.Kind {
+	case loop.PartReasoning:
+		return &loopdv1.Part{Kind: &loopdv1.Part_Reasoning{Reasoning: &loopdv1.Reasoning{Text: p.Text}}}
+	case loop.PartRefusal:
+		return &loopdv1.Part{Kind: &loopdv1.Part_Refusal{Refusal: &loopdv1.Refusal{Text: p.Text}}}
+	case loop.PartToolCall:
+		return &loopdv1.Part{Kind: &loopdv1.Part_ToolCall{ToolCall: &loopdv1.ToolCallPart{
+			CallId: p.Call.ID, Tool: p.Call.Name, ArgumentsJson: p.Call.Args,
+		}}}
+	case loop.PartToolResult:
+		return &loopdv1.Part{Kind: &loopdv1.Part_ToolResult{ToolResult: &loopdv1.ToolResultPart{
+			CallId: p.Result.CallID, Tool: p.Result.Name, Outcome: string(p.Result.Outcome), Text: p.Result.Content,
+		}}}
+	default:
+		return &loopdv1.Part{Kind: &loopdv1.Part_Text{Text: &loopdv1.Text{Text: p.Text}}}
+	}
+}
+
+// eventProto shows an event. What only a provider can read, such as signatures of
+// its reasoning, stays in the journal.
+func eventProto(e loop.Event, iteration int) (*loopdv1.Event, error) {
+	body := e.Body
+	if answered, ok := body.(loop.ModelAnswered); ok {
+		answered.Message.Native = nil
+		body = answered
+	}
+	kind, encoded, err := loop.EncodeBody(body)
+	if err != nil {
+		return nil, err
+	}
+	var members map[string]any
+	if err := json.Unmarshal(encoded, &members); err != nil {
+		return nil, fmt.Errorf("read event %d as an object: %w", e.Seq, err)
+	}
+	view, err := structpb.NewStruct(members)
+	if err != nil {
+		return nil, fmt.Errorf("show event %d: %w", e.Seq, err)
+	}
+	return &loopdv1.Event{
+		Seq: e.Seq, Kind: kind, CreateTime: timeProto(e.At), Iteration: clampInt32(iteration), Epoch: e.Epoch, Body: view,
+	}, nil
+}

@@ -1,0 +1,81 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/postgres"
+)
+
+// journalReader reads a run's events in order and folds them, because an event
+// does not carry the iteration it belongs to.
+type journalReader struct {
+	store *postgres.Store
+	run   loop.RunRef
+	seq   int64 // of the last event read
+	state *loop.State
+	ended loop.RunState // the final state, once its event was read
+	// broken is why the events cannot be folded any more. They are shown all the
+	// same: a broken journal is one that somebody must look at.
+	broken error
+}
+
+func newJournalReader(store *postgres.Store, run loop.RunRef) (*journalReader, error) {
+	state, err := loop.Fold(run, nil)
+	if err != nil {
+		return nil, fmt.Errorf("begin a state: %w", err)
+	}
+	return &journalReader{store: store, run: run, state: state}, nil
+}
+
+// next reads at most limit events after the last one. None: there are no more yet.
+func (j *journalReader) next(ctx context.Context, limit int) ([]*loopdv1.Event, error) {
+	events, err := j.store.Events(ctx, j.run, j.seq, limit)
+	if err != nil {
+		return nil, err
+	}
+	shown := make([]*loopdv1.Event, len(events))
+	for i, e := range events {
+		if shown[i], err = eventProto(e, j.take(e)); err != nil {
+			return nil, err
+		}
+	}
+	return shown, nil
+}
+
+// skip reads up to and including event seq, and shows nothing.
+func (j *journalReader) skip(ctx context.Context, seq int64) error {
+	for j.seq < seq {
+		events, err := j.store.Events(ctx, j.run, j.seq, int(min(seq-j.seq, eventBatch)))
+		if err != nil {
+			return err
+		}
+		if len(events) == 0 { // the client claims to have more than there is
+			j.seq = seq
+			return nil
+		}
+		for _, e := range events {
+			j.take(e)
+		}
+	}
+	return nil
+}
+
+// take folds one event and returns its iteration. What concerns a model's answer
+// belongs to the iteration that the answer begins.
+func (j *journalReader) take(e loop.Event) int {
+	j.seq = e.Seq
+	before := j.state.Head().Iterations
+	if j.broken == nil {
+		j.broken = j.state.Apply(e)
+	}
+	switch b := e.Body.(type) {
+	case loop.ModelStarted, loop.ModelAnswered, loop.ModelFailed:
+		return before + 1
+	case loop.Finished:
+		j.ended = b.State
+	}
+	return j.state.Head().Iterations
+}

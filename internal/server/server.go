@@ -1,0 +1,236 @@
+// Package server is loopd's outside: the gRPC services, their REST form with
+// server-sent events, and the operators' endpoints.
+//
+// It never calls the engine. Both meet in Postgres: the server writes runs and
+// signals and reads heads and journals, a worker of any replica does the rest.
+//
+// REST goes through an in-memory connection to the same gRPC server, so that
+// interceptors, limits and errors cannot differ between the two.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/test/bufconn"
+
+	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/postgres"
+)
+
+const (
+	// maxReceive is the largest gRPC request; see maxBody.
+	maxReceive = 4 << 20
+	// maxAnswer is the largest answer that REST passes on: a page of 1000 events
+	// with large tool results.
+	maxAnswer = 256 << 20
+	// loopbackBuffer is the size of the in-memory connection's buffer.
+	loopbackBuffer = 1 << 20
+)
+
+// Config is what a Server needs. Store, Prices, ProviderKnown, ValidateTool, Log
+// and Registerer are required.
+type Config struct {
+	Store *postgres.Store
+
+	// Prices finds the complete price of a model, "provider/model". Its error says
+	// why there is none.
+	Prices func(model string) (loop.Price, error)
+	// ProviderKnown reports whether a provider of this name is configured.
+	ProviderKnown func(provider string) bool
+	// Models lists the models that have a price, for the hints in errors. Nil: no hints.
+	Models func() []string
+	// ValidateTool says what is wrong with a tool, each problem with its fix.
+	ValidateTool func(loop.ToolSpec) []string
+	// ValidateSchema says what is wrong with an output schema. Nil: nothing is checked.
+	ValidateSchema func(schema []byte) []string
+
+	// Defaults are the limits of runs that set none, Ceilings the most that any may
+	// ask for. Zero: loop.Defaults() and loop.Ceilings().
+	Defaults, Ceilings loop.Limits
+
+	// Console serves the paths of the HTTP port that are not the API's. Nil: they
+	// are not found.
+	Console http.Handler
+
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Server serves the API. Create it with New, fork what Parts returns, end it with
+// Shutdown. Its methods are safe for concurrent use.
+type Server struct {
+	cfg                Config
+	store              *postgres.Store
+	defaults, ceilings loop.Limits
+	log                *slog.Logger
+	metrics            *metrics
+	validator          protovalidate.Validator
+	hub                *hub
+
+	grpc     *grpc.Server
+	health   *health.Server
+	http     *http.Server
+	loopback *bufconn.Listener
+	conn     *grpc.ClientConn // of the gateway, to loopback
+
+	draining chan struct{} // closed by Drain
+	drain    sync.Once
+}
+
+// New builds a server that does not serve yet. It fails if the configuration
+// cannot work.
+func New(cfg Config) (*Server, error) {
+	if cfg.Defaults == (loop.Limits{}) {
+		cfg.Defaults = loop.Defaults()
+	}
+	if cfg.Ceilings == (loop.Limits{}) {
+		cfg.Ceilings = loop.Ceilings()
+	}
+	if cfg.Models == nil {
+		cfg.Models = func() []string { return nil }
+	}
+	if cfg.ValidateSchema == nil {
+		cfg.ValidateSchema = func([]byte) []string { return nil }
+	}
+	for _, fault := range cfg.Defaults.Validate(cfg.Ceilings) {
+		return nil, fmt.Errorf("default limits: %w", fault) // every run would be refused
+	}
+	m, err := newMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	validator, err := protovalidate.New(protovalidate.WithMessageDescriptors(requests()...))
+	if err != nil {
+		return nil, fmt.Errorf("compile the rules of the protos: %w", err)
+	}
+	s := &Server{
+		cfg: cfg, store: cfg.Store, defaults: cfg.Defaults, ceilings: cfg.Ceilings, log: cfg.Log,
+		metrics: m, validator: validator, hub: newHub(), health: health.NewServer(),
+		loopback: bufconn.Listen(loopbackBuffer), draining: make(chan struct{}),
+	}
+	s.grpc = s.newGRPC()
+	return s, s.openGateway()
+}
+
+func (s *Server) newGRPC() *grpc.Server {
+	server := grpc.NewServer(
+		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithPropagators(propagation.TraceContext{}))),
+		grpc.UnaryInterceptor(s.unary),
+		grpc.StreamInterceptor(s.stream),
+		grpc.MaxRecvMsgSize(maxReceive),
+		grpc.MaxHeaderListSize(maxHeader),
+		// A client that vanished is noticed within 2.5 minutes; one that asks more
+		// often than every 10 s whether loopd is alive is cut off.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Minute, Timeout: 30 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+	)
+	loopdv1.RegisterAgentServiceServer(server, &agentService{s: s})
+	loopdv1.RegisterRunServiceServer(server, &runService{s: s})
+	healthpb.RegisterHealthServer(server, s.health)
+	reflection.Register(server)
+	return server
+}
+
+// openGateway connects REST to the gRPC server.
+func (s *Server) openGateway() error {
+	var err error
+	s.conn, err = grpc.NewClient("passthrough:///loopback",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.loopback.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+	)
+	if err != nil {
+		return fmt.Errorf("open the gateway's connection: %w", err)
+	}
+	api, err := newGateway(context.Background(), s.conn)
+	if err != nil {
+		return err
+	}
+	s.http = &http.Server{
+		Handler:           newHTTP(api, s.cfg.Console),
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+	return nil
+}
+
+// Handler is what the HTTP port serves, for callers that bring their own server.
+// It needs ServeLoopback to be running.
+func (s *Server) Handler() http.Handler { return s.http.Handler }
+
+// Parts are what must run while the server serves, each in its own goroutine,
+// which the caller forks. Each blocks until Shutdown, then returns nil.
+func (s *Server) Parts(grpcListener, httpListener net.Listener) []func(context.Context) error {
+	return []func(context.Context) error{
+		func(context.Context) error { return s.ServeGRPC(grpcListener) },
+		func(context.Context) error { return s.ServeHTTP(httpListener) },
+		func(context.Context) error { return s.ServeLoopback() },
+		s.Wake,
+	}
+}
+
+// ServeGRPC serves gRPC on l until Shutdown.
+func (s *Server) ServeGRPC(l net.Listener) error {
+	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve gRPC on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// ServeHTTP serves REST on l until Shutdown.
+func (s *Server) ServeHTTP(l net.Listener) error {
+	if err := s.http.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// ServeLoopback serves the gateway's in-memory connection until Shutdown.
+func (s *Server) ServeLoopback() error { return s.ServeGRPC(s.loopback) }
+
+// Drain tells load balancers to go elsewhere and ends the event streams and waits;
+// their clients ask another replica. Other calls are still served. Calling it
+// twice does no harm.
+func (s *Server) Drain() {
+	s.drain.Do(func() {
+		close(s.draining)
+		s.health.Shutdown()
+	})
+}
+
+// Shutdown drains, lets calls in flight end, and cuts off those that still run
+// when ctx ends. All parts return afterwards.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.Drain()
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = fmt.Errorf("shut down HTTP in order: %w", errors.Join(err, s.http.Close()))
+	}
+	stop := context.AfterFunc(ctx, s.grpc.Stop) // ends GracefulStop
+	defer stop()
+	s.grpc.GracefulStop()
+	if closeErr := s.conn.Close(); closeErr != nil {
+		err = errors.Join(err, fmt.Errorf("close the gateway's connection: %w", closeErr))
+	}
+	return err
+}

@@ -1,0 +1,315 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/postgres"
+	"github.com/loopd/loopd/internal/postgres/pgtest"
+	"github.com/loopd/loopd/internal/server"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m, postgres.Migrate)) }
+
+const (
+	tenant = "default"
+	model  = "acme/large-1"
+)
+
+// world is one loopd without workers: a server on real sockets before a database of
+// its own.
+type world struct {
+	t        *testing.T
+	store    *postgres.Store
+	server   *server.Server
+	registry *prometheus.Registry
+	agents   loopdv1.AgentServiceClient
+	runs     loopdv1.RunServiceClient
+	conn     *grpc.ClientConn
+	url      string // of the HTTP port
+	logs     *syncBuffer
+}
+
+func setup(t *testing.T) *world {
+	t.Helper()
+	store, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.URL(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	w := &world{t: t, store: store, registry: prometheus.NewRegistry(), logs: &syncBuffer{}}
+	w.server, err = server.New(server.Config{
+		Store: store, Prices: prices, Models: models, ProviderKnown: func(name string) bool { return name == "acme" },
+		ValidateTool: func(spec loop.ToolSpec) []string {
+			if spec.HTTP != nil && strings.Contains(spec.HTTP.URL, "forbidden") {
+				return []string{"http.url: the network is not allowed: use another"}
+			}
+			return nil
+		},
+		Log: slog.New(slog.NewJSONHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), Registerer: w.registry,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.serve()
+	return w
+}
+
+// serve starts all parts and ends them with the test.
+func (w *world) serve() {
+	grpcListener, httpListener := listen(w.t), listen(w.t)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	parts := w.server.Parts(grpcListener, httpListener)
+	for _, part := range parts {
+		go func() { ended <- part(ctx) }()
+	}
+	w.t.Cleanup(func() {
+		grace, stop := context.WithTimeout(context.Background(), 10*time.Second)
+		defer stop()
+		if err := w.server.Shutdown(grace); err != nil {
+			w.t.Errorf("shut down: %v", err)
+		}
+		cancel()
+		for range parts {
+			if err := <-ended; err != nil {
+				w.t.Errorf("a part of the server failed: %v", err)
+			}
+		}
+	})
+	conn, err := grpc.NewClient(grpcListener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	w.conn, w.agents, w.runs = conn, loopdv1.NewAgentServiceClient(conn), loopdv1.NewRunServiceClient(conn)
+	w.url = "http://" + httpListener.Addr().String()
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func models() []string { return []string{"acme/large-1", "acme/small-1", "other/large-1"} }
+
+func prices(ref string) (loop.Price, error) {
+	if ref != model {
+		return loop.Price{}, errors.New("it is not in the price book")
+	}
+	rates := loop.Rates{
+		Input: loop.MicroUSD, CacheRead: loop.MicroUSD, CacheWrite5m: loop.MicroUSD, CacheWrite1h: loop.MicroUSD,
+		Output: 5 * loop.MicroUSD, Reasoning: 5 * loop.MicroUSD,
+	}
+	return loop.Price{Model: ref, Version: "test", Rates: rates, Window: 200_000, MaxOutput: 8192}, nil
+}
+
+// support is the definition of an agent with a tool that needs approval.
+func support() *loopdv1.AgentSpec {
+	return &loopdv1.AgentSpec{
+		Model: model, Instructions: "Help.",
+		Tools: []*loopdv1.Tool{
+			{Name: "refund", Description: "Pays back.", Kind: &loopdv1.Tool_Http{Http: &loopdv1.HttpTool{Method: "POST", Url: "https://shop.example/refund"}}},
+			{Name: "get_order", Effect: loopdv1.Effect_EFFECT_READ_ONLY, InputSchema: object(map[string]any{"type": "object"}),
+				Kind: &loopdv1.Tool_Http{Http: &loopdv1.HttpTool{Method: "GET", Url: "https://shop.example/order"}}},
+		},
+		Labels: map[string]string{"team": "support", "tier": "1"},
+	}
+}
+
+func object(m map[string]any) *structpb.Struct {
+	s, err := structpb.NewStruct(m)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+// agent creates an agent and returns its name.
+func (w *world) agent(id string, spec *loopdv1.AgentSpec) string {
+	w.t.Helper()
+	agent, err := w.agents.CreateAgent(w.t.Context(), &loopdv1.CreateAgentRequest{AgentId: id, Agent: &loopdv1.Agent{Spec: spec}})
+	if err != nil {
+		w.t.Fatalf("create agent %s: %v", id, err)
+	}
+	return agent.GetName()
+}
+
+// run creates an agent and a run of it.
+func (w *world) run() *loopdv1.Run {
+	w.t.Helper()
+	agent := w.agent("support", support())
+	run, err := w.runs.CreateRun(w.t.Context(), &loopdv1.CreateRunRequest{Agent: agent, Input: "Where is my order?"})
+	if err != nil {
+		w.t.Fatalf("create run: %v", err)
+	}
+	return run
+}
+
+// worker plays the worker that owns a run: what it does is a valid journal.
+type worker struct {
+	w     *world
+	lease loop.Lease
+	state *loop.State
+	seen  int64 // signals
+}
+
+// claim takes the only run that waits.
+func (w *world) claim() *worker {
+	w.t.Helper()
+	const name = "worker-1"
+	if err := w.store.Renew(w.t.Context(), name, time.Minute); err != nil {
+		w.t.Fatal(err)
+	}
+	leases, err := w.store.Claim(w.t.Context(), name, 1)
+	if err != nil || len(leases) != 1 {
+		w.t.Fatalf("claim: got %d leases, %v", len(leases), err)
+	}
+	events, err := w.store.Events(w.t.Context(), leases[0].Run, 0, 1000)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	state, err := loop.Fold(leases[0].Run, events)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	k := &worker{w: w, lease: leases[0], state: state}
+	k.append(loop.Claimed{Attempt: state.Attempts() + 1, Worker: name})
+	return k
+}
+
+// append writes facts in one batch, as the engine does.
+func (k *worker) append(bodies ...loop.Body) {
+	k.w.t.Helper()
+	batch := postgres.Batch{SignalsSeen: k.seen}
+	for _, body := range bodies {
+		e := loop.Event{Seq: k.state.Seq() + 1, At: time.Now().UTC(), Epoch: k.lease.Epoch, Body: body}
+		if err := k.state.Apply(e); err != nil {
+			k.w.t.Fatal(err)
+		}
+		batch.Events = append(batch.Events, e)
+		switch body.(type) {
+		case loop.Suspended, loop.Finished:
+			batch.Release = true
+		}
+	}
+	batch.Head, batch.Calls = k.state.Head(), k.state.TakeChangedCalls()
+	if err := k.w.store.Append(k.w.t.Context(), k.lease, batch); err != nil {
+		k.w.t.Fatal(err)
+	}
+}
+
+// answer plays one model call.
+func (k *worker) answer(finish loop.Finish, parts ...loop.Part) {
+	k.w.t.Helper()
+	call := k.state.Head().ModelCalls + 1
+	price, _ := prices(model)
+	usage := loop.Usage{InputUncached: 100, Output: 20}
+	k.append(loop.ModelStarted{Call: call, Model: model, MaxOutput: 1000, InputBound: 1000, Hold: price.Bound(1000, 1000)})
+	k.append(loop.ModelAnswered{
+		Call: call, Finish: finish, Usage: usage, Cost: price.Cost(usage),
+		Message: loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel, Parts: parts, Native: &loop.Native{Wire: "acme", JSON: []byte(`{"signature":"s"}`)}},
+	})
+}
+
+func toolCall(id, name, args string) loop.Part {
+	return loop.Part{Kind: loop.PartToolCall, Call: &loop.ToolCall{ID: id, ProviderID: "p-" + id, Name: name, Args: args}}
+}
+
+// finish ends the run with an accepted answer.
+func (k *worker) finish(answer string) {
+	k.w.t.Helper()
+	k.answer(loop.FinishDone, loop.TextPart(answer))
+	k.append(loop.AnswerAccepted{}, loop.Finished{
+		State: loop.StateSucceeded, Stop: loop.Stop{Reason: loop.Completed, Message: "The answer was accepted.", Iteration: 1}, Answer: answer,
+	})
+}
+
+// do sends a REST request and returns the answer with its body.
+func (w *world) do(method, path, body string, headers ...string) (*http.Response, []byte) {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), method, w.url+path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		w.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return resp, answer
+}
+
+// get sends a REST request that must succeed, and decodes the answer.
+func (w *world) rest(method, path, body string, headers ...string) map[string]any {
+	w.t.Helper()
+	resp, answer := w.do(method, path, body, headers...)
+	if resp.StatusCode != http.StatusOK {
+		w.t.Fatalf("%s %s answered %d %s", method, path, resp.StatusCode, answer)
+	}
+	return decode(w.t, answer)
+}
+
+func decode(t *testing.T, b []byte) map[string]any {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatalf("answer is no JSON object: %v: %s", err, b)
+	}
+	return m
+}
+
+// at reads a member by its path.
+func at(m map[string]any, path ...string) any {
+	var v any = m
+	for _, p := range path {
+		switch x := v.(type) {
+		case map[string]any:
+			v = x[p]
+		case []any:
+			var i int
+			if _, err := fmt.Sscan(p, &i); err != nil || i >= len(x) {
+				return nil
+			}
+			v = x[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+// syncBuffer is a log that many goroutines write.
+type syncBuffer struct {
+	mu  chan struct{}
+	buf bytes.Buffer
+}

@@ -1,0 +1,95 @@
+package tool
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+const (
+	// defaultReadBytes is far more than a model should be shown of one result.
+	defaultReadBytes = 1 << 20
+	// defaultTimeout is for specs that state none.
+	defaultTimeout = 30 * time.Second
+)
+
+// Config says how tools are reached. The zero value reaches public addresses
+// only and knows no secrets.
+type Config struct {
+	// Secrets resolves ${secret:NAME} in configured headers, at each send, so
+	// that a rotated secret is used at once. It must be safe for concurrent use.
+	// Nil knows none.
+	Secrets func(name string) (value string, ok bool)
+
+	// AllowPrivate lets tools live on loopback and private addresses and on any
+	// port, as they do on a developer's machine. Link-local addresses, where
+	// cloud metadata services live, stay refused.
+	AllowPrivate bool
+
+	// MaxReadBytes bounds how much of an answer is read, after decompression.
+	// Zero is 1 MiB.
+	MaxReadBytes int64
+
+	// Log gets one line per call, without arguments, answers or headers. Nil
+	// logs nothing.
+	Log *slog.Logger
+}
+
+// Runner calls tools and checks values against schemas. It is safe for
+// concurrent use.
+type Runner struct {
+	cfg        Config
+	schemas    *schemaCache
+	repeatable *http.Client // for calls that may be sent again
+	single     *http.Client // for calls that must not
+}
+
+// New makes a Runner. It opens no connection.
+func New(cfg Config) *Runner { return newRunner(cfg, newGuardian(cfg.AllowPrivate)) }
+
+// newRunner lets tests choose which addresses may be dialled.
+func newRunner(cfg Config, control controlFunc) *Runner {
+	if cfg.Secrets == nil {
+		cfg.Secrets = func(string) (string, bool) { return "", false }
+	}
+	if cfg.MaxReadBytes <= 0 {
+		cfg.MaxReadBytes = defaultReadBytes
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Runner{cfg: cfg, schemas: newSchemaCache(), repeatable: repeatableClient(control), single: singleClient(control)}
+}
+
+// Request is one send of a call.
+type Request struct {
+	Run     loop.RunRef
+	Spec    loop.ToolSpec
+	Call    loop.ToolCall
+	Key     string // idempotency key, the same for every attempt of the call
+	Attempt int    // from 1
+}
+
+// Call sends the call once and says in the reply's Outcome what came of it. It
+// takes at most the spec's timeout, and returns soon after ctx ends. For tools
+// that are not repeatable it puts at most one request on the wire.
+func (r *Runner) Call(ctx context.Context, req Request) (reply loop.ToolReply) {
+	start := time.Now()
+	ex := &exchange{runner: r, req: req}
+	defer func() {
+		if fault := recover(); fault != nil {
+			r.cfg.Log.ErrorContext(ctx, "tool call panicked", "tool", req.Spec.Name, "run", req.Run.ID, "call", req.Call.ID,
+				"panic", fault, "stack", string(debug.Stack()))
+			reply = ex.broken(ctx, errors.New("a fault inside loopd"))
+		}
+		reply.Duration = time.Since(start)
+		r.cfg.Log.DebugContext(ctx, "tool call", "tool", req.Spec.Name, "run", req.Run.ID, "call", req.Call.ID,
+			"attempt", req.Attempt, "outcome", reply.Outcome, "status", reply.Status, "bytes", reply.Bytes, "duration", reply.Duration)
+	}()
+	return ex.do(ctx)
+}
