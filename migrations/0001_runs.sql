@@ -30,6 +30,7 @@ CREATE TABLE runs (
     next_seq     bigint      NOT NULL CHECK (next_seq >= 2),
     lease_owner  text        REFERENCES workers (worker_id) ON DELETE SET NULL,
     lease_epoch  bigint      NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
+    claim_id     text        NOT NULL DEFAULT '',
     signals      bigint      NOT NULL DEFAULT 0 CHECK (signals >= 0),
     available_at timestamptz NOT NULL DEFAULT now(),
 
@@ -66,6 +67,7 @@ COMMENT ON COLUMN runs.has_output_schema IS 'The agent version asks for an answe
 COMMENT ON COLUMN runs.next_seq IS 'Sequence number of the next event. Taken by the fenced update that starts every append.';
 COMMENT ON COLUMN runs.lease_owner IS 'The worker that may append. Null: nobody.';
 COMMENT ON COLUMN runs.lease_epoch IS 'Fencing number, raised by every claim.';
+COMMENT ON COLUMN runs.claim_id IS 'Names the claim that brought the epoch, for a worker that did not hear the answer.';
 COMMENT ON COLUMN runs.signals IS 'Highest id in run_signals that waits for the owner. 0: none.';
 COMMENT ON COLUMN runs.available_at IS 'When an unowned run may be claimed. infinity: when a signal comes.';
 COMMENT ON COLUMN runs.cost IS 'The cost by kind, decimal USD.';

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/loopd/loopd/internal/engine"
@@ -20,7 +22,17 @@ func (j journal) Load(ctx context.Context, l loop.Lease) (engine.Journaled, erro
 }
 
 func (j journal) Append(ctx context.Context, l loop.Lease, b engine.Batch) error {
-	return j.store.Append(ctx, l, postgres.Batch(b))
+	if len(b.Events) == 0 {
+		return j.store.Release(ctx, l)
+	}
+	err := j.store.Append(ctx, l, postgres.Batch(b))
+	switch {
+	case errors.Is(err, postgres.ErrUnknownOutcome): // whoever claims the run next reads the truth
+		return fmt.Errorf("%w: %w", loop.ErrLeaseLost, err)
+	case errors.Is(err, postgres.ErrOverBudget), errors.Is(err, postgres.ErrWrongSeq):
+		return fmt.Errorf("%w: %w", loop.ErrRefused, err)
+	}
+	return err
 }
 
 func (j journal) Signals(ctx context.Context, l loop.Lease) ([]loop.Signal, error) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +37,8 @@ type config struct {
 	anthropicKey, anthropicURL string
 	openaiKey, openaiURL       string
 
-	getenv func(string) string
+	getenv   func(string) string
+	problems []error // found while the environment was read
 }
 
 // flags declares the flags with the environment's values as defaults.
@@ -60,10 +62,19 @@ func (c *config) flags(f *pflag.FlagSet, env Env) {
 	text(&c.otlp, "otlp-endpoint", "", "OTLP gRPC endpoint for traces, host:port")
 	text(&c.anthropicURL, "anthropic-base-url", "https://api.anthropic.com", "base URL of provider \"anthropic\"")
 	text(&c.openaiURL, "openai-base-url", "https://api.openai.com/v1", "base URL of provider \"openai\", or of a compatible server")
-	f.IntVar(&c.maxRuns, "max-runs", 256, "runs that this worker drives at once")
-	f.DurationVar(&c.leaseTTL, "lease-ttl", 15*time.Second, "how long others leave a silent worker's runs alone")
-	f.DurationVar(&c.drainGrace, "drain-grace", 20*time.Second, "how long calls in flight may go on after SIGTERM")
-	f.BoolVar(&c.privateNets, "allow-private-tools", env.Getenv("LOOPD_ALLOW_PRIVATE_TOOLS") == "true", "let tools be on loopback and private addresses [LOOPD_ALLOW_PRIVATE_TOOLS]")
+	f.IntVar(&c.maxRuns, "max-runs", 256, "runs that this worker drives at once [LOOPD_MAX_RUNS]")
+	f.DurationVar(&c.leaseTTL, "lease-ttl", 15*time.Second, "how long others leave a silent worker's runs alone [LOOPD_LEASE_TTL]")
+	f.DurationVar(&c.drainGrace, "drain-grace", 20*time.Second, "how long calls in flight may go on after SIGTERM [LOOPD_DRAIN_GRACE]")
+	f.BoolVar(&c.privateNets, "allow-private-tools", false, "let tools be on loopback and private addresses [LOOPD_ALLOW_PRIVATE_TOOLS]")
+	for _, name := range []string{"max-runs", "lease-ttl", "drain-grace", "allow-private-tools"} {
+		v := env.Getenv(envName(name))
+		if v == "" {
+			continue
+		}
+		if err := f.Set(name, v); err != nil {
+			c.problems = append(c.problems, fmt.Errorf("%s: %w", envName(name), err))
+		}
+	}
 }
 
 // envName is the environment variable of a flag.
@@ -73,7 +84,7 @@ func envName(flag string) string {
 
 // complete reads the secrets and checks the whole, naming every problem.
 func (c *config) complete() error {
-	var errs []error
+	errs := slices.Clone(c.problems)
 	secret := func(p *string, name string) {
 		v, err := readSecret(c.getenv, name)
 		*p, errs = v, append(errs, err)

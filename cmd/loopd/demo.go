@@ -54,7 +54,7 @@ func playDemo(ctx context.Context, server, tools string, env Env) error {
 	return failed
 }
 
-// sayHow prints one line for an ended run, the evidence under a stopped one, and
+// sayHow prints one line for an ended run, the evidence under a stopped one,
 // checks that it ended as the demo says.
 func sayHow(env Env, s demo.Scenario, run *loopdv1.Run) error {
 	mark := map[loopdv1.RunState]string{
@@ -65,7 +65,7 @@ func sayHow(env Env, s demo.Scenario, run *loopdv1.Run) error {
 	fmt.Fprintf(env.Stdout, "%s %s  %-9s  %2d it  $%-9s  %-14s → loopd run show %s\n    %s: %s\n", mark, strings.TrimPrefix(run.GetName(), "runs/"),
 		strings.ToLower(stateOf(run)), run.GetIterations(), run.GetCostUsd(), reason, run.GetName(), s.Title, stop.GetMessage())
 	for _, e := range stop.GetEvidence() {
-		fmt.Fprintf(env.Stdout, "      iteration %d  %s %s  args %s  result %s  %s\n", e.GetIteration(), e.GetTool(), e.GetArgs(), e.GetArgsHash(), e.GetResultHash(), cut(oneLine(e.GetResult()), 60))
+		fmt.Fprintf(env.Stdout, "      iteration %d  %s %s  args %s  result %s  %s\n", e.GetIteration(), e.GetTool(), e.GetArguments(), e.GetArgumentsHash(), e.GetResultHash(), cut(oneLine(e.GetResult()), 60))
 	}
 	if run.GetState() != s.State || stop.GetReason() != s.Reason || run.GetIterations() != s.Iterations {
 		return fmt.Errorf("%w: %s (%s) should be %s by %s after %d iterations", errDemo, run.GetName(), s.Title,

@@ -29,6 +29,14 @@ func run(ctx context.Context, args []string, env Env) int {
 	}
 	root.AddCommand(serveCommand(env), devCommand(env), migrateCommand(env), versionCommand(env))
 	root.AddCommand(clientCommands(env)...)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usagef("unknown command %q: loopd --help lists them", args[0])
+		}
+		return cmd.Help()
+	}
+	root.Args = cobra.ArbitraryArgs
 	root.SetArgs(args)
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)

@@ -400,7 +400,7 @@ func TestRunWatchInterrupted(t *testing.T) {
 		return s.Context().Err()
 	}}
 	term.wantCode(t, exitInterrupted, term.loopd("run", "watch", runID))
-	if !strings.Contains(term.stderr.String(), "loopd run cancel "+fullRun) {
-		t.Errorf("stderr does not say how to cancel: %q", term.stderr.String())
+	if want := "detached: the run goes on. To cancel it: loopd run cancel " + fullRun + "\n"; term.stderr.String() != want {
+		t.Errorf("stderr %q, want %q", term.stderr.String(), want)
 	}
 }

@@ -94,7 +94,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	}
 	tools := tool.New(tool.Config{Secrets: toolSecrets(c), AllowPrivate: c.privateNets, Log: d.log})
 	d.server, err = server.New(server.Config{
-		Store: d.store, Prices: book.Price, ValidateTool: tools.ValidateSpec, ValidateSchema: tools.ValidateSchema,
+		Store: d.store, Prices: book.Price, ValidateTool: tool.ValidateSpec, ValidateSchema: tool.ValidateSchema, Models: book.Models,
 		ProviderKnown: func(name string) bool { return models[name] != nil },
 		Log:           d.log, Registerer: d.registry,
 	})

@@ -34,9 +34,12 @@ var errWaits = errors.New("the run waits for a person")
 func (c *client) follow(ctx context.Context, name string, flags waitFlags, show progress) error {
 	outer := ctx
 	if flags.timeout > 0 {
+		// A cancel and no deadline: gRPC would send a deadline to the server as well,
+		// whose clock may reach it first and make the end look like a failure.
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, flags.timeout)
+		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
+		defer time.AfterFunc(flags.timeout, cancel).Stop()
 	}
 	run, err := c.runs.GetRun(ctx, &loopdv1.GetRunRequest{Name: name})
 	if err == nil {
@@ -46,7 +49,7 @@ func (c *client) follow(ctx context.Context, name string, flags waitFlags, show 
 	switch {
 	case outer.Err() != nil:
 		fmt.Fprintf(c.env.Stderr, "detached: the run goes on. To cancel it: loopd run cancel %s\n", name)
-		return outer.Err()
+		return &exitError{code: exitInterrupted}
 	case ctx.Err() != nil:
 		return &exitError{code: exitTimeout, err: fmt.Errorf("%s has not ended after %s; it goes on", name, flags.timeout)}
 	case err != nil && !errors.Is(err, errWaits):

@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"api/loopd/v1":       {},
 	"api/openapi":        {"api/loopd/v1"},
 	"internal/archtest":  {},
+	"internal/demo":      {"api/loopd/v1"}, // a client
 	"internal/devpg":     {},
 	"internal/telemetry": {},
 	"internal/tools/*":   {},

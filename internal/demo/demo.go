@@ -45,7 +45,7 @@ func Scenarios() []Scenario {
 		},
 		{
 			Title: "a model whose next call would pass its budget", Agent: "agents/analyst", Input: "Read the whole returns report and sum it up.",
-			State: loopdv1.RunState_RUN_STATE_STOPPED, Reason: loopdv1.StopReason_STOP_REASON_COST_BUDGET, Iterations: 4,
+			State: loopdv1.RunState_RUN_STATE_STOPPED, Reason: loopdv1.StopReason_STOP_REASON_COST_BUDGET, Iterations: 3,
 		},
 		{
 			Title: "a model that invents a tool, and recovers", Agent: "agents/newcomer", Input: "What is the status of ORD-7001?",

@@ -53,7 +53,7 @@ func (o *owner) append(ctx context.Context, out Batch) error {
 		err := o.e.cfg.Journal.Append(attempt, o.lease, out)
 		cancel()
 		switch {
-		case err == nil, errors.Is(err, loop.ErrLeaseLost), errors.Is(err, loop.ErrSignalled):
+		case err == nil, errors.Is(err, loop.ErrLeaseLost), errors.Is(err, loop.ErrSignalled), errors.Is(err, loop.ErrRefused):
 			return err
 		case ctx.Err() != nil:
 			return err
@@ -67,7 +67,7 @@ func (o *owner) append(ctx context.Context, out Batch) error {
 func (o *owner) logTrips(ctx context.Context, events []loop.Event) {
 	for _, e := range events {
 		if t, ok := e.Body.(loop.Tripped); ok {
-			o.log.WarnContext(ctx, "guard tripped", "agent", o.state.Spec().Agent, "guard", t.Guard, "verdict", t.Verdict,
+			o.log.InfoContext(ctx, "guard tripped", "agent", o.state.Spec().Agent, "guard", t.Guard, "verdict", t.Verdict,
 				"reason", t.Reason, "observed", t.Observed, "limit", t.Limit, "iteration", t.Iteration)
 		}
 	}

@@ -16,7 +16,8 @@ type Journal interface {
 	// Append writes a batch in one transaction, fenced by the lease's epoch and
 	// owner, and by the sequence number of the first event.
 	//
-	// It returns loop.ErrLeaseLost when the lease is no longer the caller's, and
+	// It returns loop.ErrLeaseLost when the lease is no longer the caller's,
+	// loop.ErrRefused when the events break an invariant of the store, and
 	// loop.ErrSignalled, having written nothing, when the batch is an intent and
 	// a signal waits that batch.SignalsSeen does not cover. On any other error the
 	// batch was certainly not written: an outcome that is unknown because the

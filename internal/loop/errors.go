@@ -13,6 +13,9 @@ var (
 	// ErrSignalled: a signal arrived for the run since the state was folded, so
 	// the intent was not written. Take the signal and ask Next again.
 	ErrSignalled = errors.New("a signal is waiting")
+	// ErrRefused: the journal will never take these events: they break an
+	// invariant of the database. The run must not go on in this attempt.
+	ErrRefused = errors.New("the journal refused the events")
 	// ErrNotFound: no such run, agent or call for this tenant.
 	ErrNotFound = errors.New("not found")
 )

@@ -27,10 +27,8 @@ func callPrint(spec ToolSpec, c ToolCall) string {
 // canonicalArgs sorts keys and keeps number text exact: ids above 2^53 stay
 // different from each other.
 func canonicalArgs(args string, volatile []string) string {
-	dec := json.NewDecoder(strings.NewReader(args))
-	dec.UseNumber()
-	var v any
-	if err := dec.Decode(&v); err != nil {
+	v, ok := decodeExact(args)
+	if !ok {
 		return args
 	}
 	if m, ok := v.(map[string]any); ok {
@@ -43,6 +41,19 @@ func canonicalArgs(args string, volatile []string) string {
 		return args
 	}
 	return string(b)
+}
+
+// decodeExact decodes a text that is one JSON value and nothing else; what came
+// after the value would be lost to the fingerprint.
+func decodeExact(text string) (any, bool) {
+	if !json.Valid([]byte(text)) {
+		return nil, false
+	}
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.UseNumber()
+	var v any
+	err := dec.Decode(&v)
+	return v, err == nil
 }
 
 // Result text that changes from call to call without meaning anything.
@@ -84,10 +95,8 @@ func (f *Fingerprinter) Result(spec ToolSpec, o Outcome, content string) string 
 // dropPointers removes the values at JSON pointers. Content that is no JSON
 // stays as it is.
 func dropPointers(content string, pointers []string) string {
-	dec := json.NewDecoder(strings.NewReader(content))
-	dec.UseNumber()
-	var v any
-	if err := dec.Decode(&v); err != nil {
+	v, ok := decodeExact(content)
+	if !ok {
 		return content
 	}
 	for _, p := range pointers {

@@ -18,7 +18,7 @@ type gate struct {
 	sends          []Send
 	wait           Wait
 	until          time.Time // earliest deadline of what is waited for
-	unresolved     *Stop     // a call stayed in doubt for too long
+	unresolved     *Tripped  // a call stayed in doubt for too long
 }
 
 // judge puts the call into one of the gate's lists.
@@ -34,14 +34,14 @@ func (g *gate) judge(c *call) {
 		g.waitFor(WaitApproval, c.until)
 	case CallApproved, CallStarted: // started: repeatable, and its worker was lost
 		if g.late {
-			g.refuse(c, OutcomeSkipped, "The call did not run: the run is out of time.")
+			g.refuse(c, OutcomeSkipped, c.neverAgain("the run is out of time"))
 			return
 		}
 		g.send(c)
 	case CallInDoubt:
 		if !g.now.Before(c.until) {
-			g.unresolved = &Stop{
-				Reason: InDoubtUnresolved, Guard: "in_doubt", Limit: doubtWait.String(),
+			g.unresolved = &Tripped{
+				Guard: "in_doubt", Reason: InDoubtUnresolved, Limit: doubtWait.String(),
 				Message:  "nobody said whether call " + c.Call.ID + " took effect",
 				Evidence: []Evidence{{CallID: c.Call.ID, Tool: c.Call.Name, Args: excerpt(c.Call.Args, evidenceExcerpt), Note: c.doubtNote}},
 			}
@@ -55,15 +55,15 @@ func (g *gate) judgePlanned(c *call) {
 	l := g.s.spec.Limits
 	twin := g.s.calls.twin(c)
 	switch {
-	case c.cut:
-		g.refuse(c, OutcomeSkipped, "The call did not run: your answer was cut off at the output limit. Split the work into smaller calls.")
+	case c.skip != "":
+		g.refuse(c, OutcomeSkipped, c.skip)
 	case !c.known:
 		g.refuse(c, OutcomeUnknownTool, unknownTool(c.Call.Name, g.s.spec.Definition.Tools))
 	case c.Call.Problem != "":
 		g.refuse(c, OutcomeInvalidArgs, "The call did not run, its arguments are invalid: "+c.Call.Problem)
 	case g.late:
-		g.refuse(c, OutcomeSkipped, "The call did not run: the run is out of time.")
-	case g.s.calls.started+len(g.sends) >= l.ToolCalls:
+		g.refuse(c, OutcomeSkipped, c.neverAgain("the run is out of time"))
+	case g.s.calls.started+len(g.sends)+len(g.asked) >= l.ToolCalls: // what is asked for may be approved
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: the run may make %d tool calls and has made them.", l.ToolCalls))
 	case len(g.sends)+len(g.asked) >= l.CallsPerAnswer:
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: one answer may make %d tool calls. Make the rest later, if still needed.", l.CallsPerAnswer))

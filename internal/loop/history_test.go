@@ -24,7 +24,19 @@ type history struct {
 
 	// What the world may still do. Without these a history need not end.
 	crashes, drains int
+	mood            mood
 }
+
+// mood is what a world insists on, for ends that pure chance never reaches.
+type mood string
+
+const (
+	fickle   mood = ""         // anything goes
+	stubborn mood = "stubborn" // the same call, the same result
+	pausing  mood = "pausing"
+	deadly   mood = "deadly"  // workers die
+	patient  mood = "patient" // nobody decides anything
+)
 
 var (
 	theRun = loop.RunRef{Tenant: "acme", ID: "r-1"}
@@ -53,6 +65,7 @@ const maxEvents = 1500
 func live(t *rapid.T) *history {
 	h := &history{t: t, now: epoch0, state: &loop.State{}, crashes: 6, drains: 4}
 	h.spec = h.randomSpec()
+	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient)
 	h.audit = newAudit(t, h.spec)
 	defer func() {
 		if t.Failed() {
@@ -105,6 +118,15 @@ func (h *history) odds(n int) bool { return h.throw() > 63-64/n }
 func (h *history) below(n int) int { return h.throw() * n / 64 }
 
 func pick[T any](h *history, options ...T) T { return options[h.below(len(options))] }
+
+// rarely is the usual value five times in six, so that a history meets one or
+// two tight limits and not all of them at once.
+func rarely[T any](h *history, usual T, others ...T) T {
+	if h.odds(6) {
+		return pick(h, others...)
+	}
+	return usual
+}
 
 func (h *history) pass(d time.Duration) { h.now = h.now.Add(d) }
 
@@ -170,6 +192,9 @@ func (h *history) claim(recovered bool) {
 
 // crash loses the worker with a little luck: what is not in the journal is gone.
 func (h *history) crash(odds int) bool {
+	if h.mood == deadly {
+		odds = 2
+	}
 	if h.crashes == 0 || !h.odds(odds) {
 		return false
 	}
@@ -277,11 +302,14 @@ func (h *history) wait() {
 		h.t.Fatalf("the run waits until %v, but may not be older than %v", until, wall)
 	}
 	h.pass(time.Minute)
-	if h.odds(6) && until.After(h.now) {
+	expired := h.mood == patient || h.odds(6)
+	if expired && until.After(h.now) {
 		h.now = until
 	}
 	h.claim(false)
-	h.signal(1)
+	if !expired {
+		h.signal(1)
+	}
 }
 
 // callModel is the provider.
@@ -325,6 +353,9 @@ func (h *history) callTools(a loop.CallTools) {
 		send := sends[i]
 		sends = append(append([]loop.Send(nil), sends[:i]...), sends[i+1:]...)
 		outcome := h.outcome(send)
+		if h.mood == stubborn {
+			outcome = loop.OutcomeOK
+		}
 		h.audit.performed(send, outcome)
 		h.pass(h.pause())
 		if h.crash(24) { // the effect happened, nobody wrote it down
@@ -335,6 +366,9 @@ func (h *history) callTools(a loop.CallTools) {
 			continue
 		}
 		content := fmt.Sprintf("result %d", h.below(3))
+		if h.mood == stubborn {
+			content = "nothing new"
+		}
 		h.append(loop.CallFinished{
 			CallID: send.Call.ID, Attempt: send.Attempt, Outcome: outcome, Content: content,
 			ResultHash: fmt.Sprint(outcome, content),
@@ -362,6 +396,12 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 		loop.FinishTruncated, loop.FinishTruncated, loop.FinishPaused, loop.FinishPaused, loop.FinishUnknown,
 		loop.FinishRefused, loop.FinishContext,
 	)
+	switch h.mood {
+	case pausing:
+		finish = loop.FinishPaused
+	case stubborn:
+		finish = loop.FinishToolCalls
+	}
 	m := loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel}
 	if h.odds(8) {
 		m.Native = &loop.Native{Wire: "anthropic", JSON: json.RawMessage(`{"a":"<&>","n":1.0}`)}
@@ -373,8 +413,15 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 		m.Parts = append(m.Parts, loop.Part{Kind: loop.PartRefusal, Text: "I won't"})
 	}
 	if finish == loop.FinishToolCalls || h.odds(8) {
-		for i := range h.below(6) {
+		calls := h.below(6)
+		if h.mood == stubborn {
+			calls = 1
+		}
+		for i := range calls {
 			call := h.randomCall(fmt.Sprintf("c%d-%d", started.Call, i+1))
+			if h.mood == stubborn {
+				call.Name, call.Args, call.Problem = "put", "{}", ""
+			}
 			m.Parts = append(m.Parts, loop.Part{Kind: loop.PartToolCall, Call: &call})
 		}
 	}
@@ -418,17 +465,17 @@ func (h *history) randomUsage(started loop.ModelStarted) loop.Usage {
 // too small.
 func (h *history) randomSpec() loop.Spec {
 	l := loop.Defaults()
-	l.Iterations = 1 + h.below(9)
-	l.ModelCalls = 1 + h.below(24)
-	l.ToolCalls = h.below(14)
-	l.CallsPerAnswer = 1 + h.below(6)
-	l.Cost = pick(h, loop.OneUSD, loop.OneUSD/4, loop.OneUSD/10, loop.OneUSD/20, loop.OneUSD/100, 0)
-	l.TotalTokens = pick[int64](h, 500_000, 100_000, 30_000, 10_000, 1000)
-	l.OutputTokens = pick[int64](h, 60_000, 10_000, 3_000, 300)
-	l.Deadline = pick(h, 10*time.Minute, 2*time.Minute, 30*time.Second, time.Second)
-	l.WallTime = pick(h, 24*time.Hour, 7*24*time.Hour, 24*time.Hour, time.Hour, 10*time.Second)
-	l.AnswerOutput = pick[int64](h, 4096, 512, 64, 16)
-	l.FinalOutput = pick[int64](h, 1024, 256, 16)
+	l.Iterations = rarely(h, 12, 1, 2, 3, 5)
+	l.ModelCalls = rarely(h, 24, 1, 2, 3, 8)
+	l.ToolCalls = rarely(h, 40, 0, 1, 2, 5)
+	l.CallsPerAnswer = rarely(h, 8, 1, 2, 3)
+	l.Cost = rarely(h, loop.OneUSD, loop.OneUSD/4, loop.OneUSD/10, loop.OneUSD/20, loop.OneUSD/100, 0)
+	l.TotalTokens = rarely[int64](h, 500_000, 100_000, 30_000, 10_000, 1000)
+	l.OutputTokens = rarely[int64](h, 60_000, 10_000, 3_000, 300)
+	l.Deadline = rarely(h, 10*time.Minute, 2*time.Minute, 30*time.Second, time.Second)
+	l.WallTime = rarely(h, 24*time.Hour, 30*24*time.Hour, time.Hour, 10*time.Second)
+	l.AnswerOutput = rarely[int64](h, 4096, 512, 64, 16)
+	l.FinalOutput = rarely[int64](h, 1024, 256, 16)
 	l.IdenticalIters, l.ErrorIters, l.InvalidIters = 2+h.below(3), 1+h.below(3), 1+h.below(3)
 	l.Reasks = h.below(3)
 	l.NoProgressStops = h.odds(4)
@@ -448,8 +495,8 @@ func (h *history) randomSpec() loop.Spec {
 func (h *history) randomPrice() loop.Price {
 	const perMillion = loop.MicroUSD
 	p := loop.Price{
-		Model: "sim/one", Version: "1", Window: pick[int64](h, 200_000, 32_000, 8_000),
-		MaxOutput: pick[int64](h, 0, 8_000, 300, 100),
+		Model: "sim/one", Version: "1", Window: rarely[int64](h, 200_000, 32_000, 8_000),
+		MaxOutput: rarely[int64](h, 0, 8_000, 300, 100),
 		Rates: loop.Rates{
 			Input: 3 * perMillion, CacheRead: perMillion * 3 / 10, CacheWrite5m: perMillion * 15 / 4, CacheWrite1h: 6 * perMillion,
 			Output: 15 * perMillion, Reasoning: pick[loop.USD](h, 15, 25, 5) * perMillion,

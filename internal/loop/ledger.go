@@ -10,7 +10,7 @@ type call struct {
 	CallHead
 	spec      ToolSpec
 	known     bool   // the agent has a tool of that name
-	cut       bool   // the answer it came in was cut off
+	skip      string // why it may not run, whatever it asks for; empty: it may
 	print     string // callPrint
 	result    string // result fingerprint
 	until     time.Time
@@ -73,7 +73,7 @@ func (l *ledger) twin(c *call) *call {
 			return nil
 		}
 		if t.print == c.print && (t.State == CallStarted || t.State == CallInDoubt || t.State == CallSucceeded ||
-			t.State == CallAwaitingApproval || t.State == CallApproved || t.State == CallPlanned && !t.cut) {
+			t.State == CallAwaitingApproval || t.State == CallApproved || t.State == CallPlanned && t.skip == "") {
 			return t
 		}
 	}
@@ -102,6 +102,15 @@ func (l *ledger) applyRefused(e CallRefused, at time.Time) error {
 
 func (c *call) close(o Outcome, content, fingerprint string, at time.Time) {
 	c.Outcome, c.Result, c.result, c.FinishedAt = o, content, fingerprint, at
+}
+
+// neverAgain is what the model is told of a call that is not sent now, nor later:
+// the truth about the sends before.
+func (c *call) neverAgain(why string) string {
+	if c.Attempt == 0 {
+		return "The call did not run: " + why + "."
+	}
+	return "The call was interrupted and may have run; it was not repeated: " + why + "."
 }
 
 func (l *ledger) applyRequested(e ApprovalRequested) error {

@@ -54,11 +54,12 @@ func ParseUSD(s string) (USD, error) {
 		if c < '0' || c > '9' {
 			return 0, fmt.Errorf("%q is not an amount in USD: write a decimal such as \"0.50\"", s)
 		}
+		digit := uint64(c - '0')
 		hi, lo := bits.Mul64(v, 10)
-		if hi != 0 || lo > math.MaxInt64-9 {
+		if hi != 0 || lo > math.MaxInt64-digit {
 			return 0, fmt.Errorf("%q USD is more than loopd can count (about 9 million)", s)
 		}
-		v = lo + uint64(c-'0')
+		v = lo + digit
 	}
 	return USD(v), nil
 }

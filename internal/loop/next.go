@@ -89,10 +89,10 @@ func (s *State) endOfPatience(now time.Time) Action {
 			Message: "the workers that drove this run died again and again without progress",
 		}, true)
 	case now.Sub(s.createdAt) >= l.WallTime:
-		return s.finish(StateStopped, Stop{
-			Reason: WallTime, Guard: "wall_time", Observed: now.Sub(s.createdAt).Round(time.Second).String(), Limit: l.WallTime.String(),
+		return s.stopOn(Tripped{
+			Guard: "wall_time", Reason: WallTime, Observed: now.Sub(s.createdAt).Round(time.Second).String(), Limit: l.WallTime.String(),
 			Message: "the run is older than it may get, waits included",
-		}, true)
+		})
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (s *State) nextCalls(now time.Time) Action {
 		g.judge(c)
 	}
 	if g.unresolved != nil {
-		return s.finish(StateStopped, *g.unresolved, true)
+		return s.stopOn(*g.unresolved)
 	}
 	facts := append(g.refused, g.asked...)
 	for _, send := range g.sends {
@@ -146,8 +146,7 @@ func (s *State) afterFailure(now time.Time) Action {
 	}
 	switch f.Class {
 	case ErrorContext:
-		stop.Reason, stop.Guard = ContextWindow, "context"
-		return s.finish(StateStopped, stop, true)
+		return s.stopOn(Tripped{Guard: "context", Reason: ContextWindow, Observed: stop.Observed, Message: stop.Message})
 	case ErrorQuota:
 		stop.Reason = ProviderUnavailable
 	case ErrorInternal:
@@ -181,11 +180,11 @@ func (s *State) afterAnswer(time.Time) Action {
 	}
 	switch a.finish {
 	case FinishRefused:
-		return s.finish(StateStopped, Stop{
-			Reason: Refusal, Guard: "refusal", Iteration: s.iterations,
+		return s.stopOn(Tripped{
+			Guard: "refusal", Reason: Refusal,
 			Message:  "the model refused; nothing in its answer was run",
 			Evidence: []Evidence{{Note: excerpt(a.refusal+a.text, evidenceExcerpt)}},
-		}, true)
+		})
 	case FinishContext:
 		return s.stopOn(Tripped{Guard: "context", Reason: ContextWindow, Message: "the answer was cut off because the context window is full"})
 	case FinishPaused:
@@ -317,10 +316,8 @@ func (s *State) finish(state RunState, stop Stop, partial bool) Action {
 func (s *State) finishAfter(facts []Body, state RunState, stop Stop, partial bool) Action {
 	for _, c := range s.calls.open() {
 		switch c.State {
-		case CallPlanned, CallAwaitingApproval, CallApproved:
-			facts = append(facts, CallRefused{CallID: c.Call.ID, Outcome: OutcomeCancelled, Content: "The call did not run: the run ended first."})
-		case CallStarted:
-			facts = append(facts, CallRefused{CallID: c.Call.ID, Outcome: OutcomeCancelled, Content: "The call was interrupted and may have run; it changes nothing that a second run would not."})
+		case CallPlanned, CallAwaitingApproval, CallApproved, CallStarted:
+			facts = append(facts, CallRefused{CallID: c.Call.ID, Outcome: OutcomeCancelled, Content: c.neverAgain("the run ended first")})
 		}
 	}
 	if stop.Iteration == 0 {

@@ -66,7 +66,7 @@ func (s *State) wrapsUp() bool { return len(s.spec.Definition.Tools) > 0 }
 // fitTokens turns output and results down until the token budgets hold, or
 // refuses.
 func (s *State) fitTokens(p plan, final int64) plan {
-	l, used := s.spec.Limits, s.spend.usage
+	l, used, wanted := s.spec.Limits, s.spend.used(), p.output
 	room := func(p plan) int64 { // output that fits
 		total := l.TotalTokens - used.Total() - p.input - final
 		if final > 0 { // the wrap-up reads input, output and results again
@@ -80,7 +80,7 @@ func (s *State) fitTokens(p plan, final int64) plan {
 	if fits := room(p); fits < p.output {
 		p.output = fits
 	}
-	if p.output < minOutput && p.output < l.AnswerOutput {
+	if p.output < min(minOutput, wanted) {
 		p.refused = &Tripped{
 			Guard: "tokens", Verdict: VerdictFinalTurn, Reason: TokenBudget,
 			Observed: fmt.Sprintf("%d tokens used, next call reads up to %d", used.Total(), p.input),
@@ -129,7 +129,11 @@ func (s *State) planWrapUp(now time.Time) plan {
 	l, price := s.spec.Limits, s.spec.Price
 	p := plan{purpose: PurposeWrapUp, input: s.inputBound(), output: l.FinalOutput}
 	free := l.Cost - s.spend.cost.Total()
-	p.output = min(p.output, l.TotalTokens-s.spend.usage.Total()-p.input, l.OutputTokens-s.spend.usage.AllOutput())
+	if price.MaxOutput > 0 {
+		p.output = min(p.output, price.MaxOutput)
+	}
+	used := s.spend.used()
+	p.output = min(p.output, l.TotalTokens-used.Total()-p.input, l.OutputTokens-used.AllOutput())
 	for p.output > minFinal && price.Bound(p.input, p.output) > free {
 		p.output = max(minFinal, p.output/2)
 	}

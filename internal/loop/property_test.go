@@ -161,6 +161,9 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 	if b.InputBound <= 0 || b.MaxOutput <= 0 || b.Hold < a.price.Bound(b.InputBound, b.MaxOutput) {
 		a.t.Fatalf("a hold that covers nothing: %+v", b)
 	}
+	if most := a.price.MaxOutput; most > 0 && b.MaxOutput > most {
+		a.t.Fatalf("%d output tokens are asked of a model that writes at most %d", b.MaxOutput, most)
+	}
 	if a.tokens+b.InputBound+b.MaxOutput > a.limits.TotalTokens || a.output+b.MaxOutput > a.limits.OutputTokens {
 		a.t.Fatalf("with %d tokens used, %d of them output, a call may use %+v", a.tokens, a.output, b)
 	}

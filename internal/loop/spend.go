@@ -6,6 +6,7 @@ import "fmt"
 // model call in flight.
 type spend struct {
 	usage     Usage
+	assumed   Usage // the worst case of what providers did not report; counts against the token budgets
 	cost      Cost
 	estimated USD
 	hold      USD
@@ -25,6 +26,9 @@ func (p *spend) applyStarted(e ModelStarted) error {
 }
 
 func (p *spend) applyAnswered(e ModelAnswered) error {
+	if e.Estimated {
+		p.assume(e.Usage)
+	}
 	if err := p.settle(e.Call, e.Usage, e.Cost); err != nil {
 		return err
 	}
@@ -36,6 +40,9 @@ func (p *spend) applyAnswered(e ModelAnswered) error {
 }
 
 func (p *spend) applyFailed(e ModelFailed) error {
+	if !e.Class.Free() {
+		p.assume(e.Usage)
+	}
 	if err := p.settle(e.Call, e.Usage, e.Cost); err != nil {
 		return err
 	}
@@ -47,6 +54,21 @@ func (p *spend) applyFailed(e ModelFailed) error {
 	}
 	return nil
 }
+
+// assume books the tokens that the call in flight may have used beyond what was
+// reported, as LostCost does for its money.
+func (p *spend) assume(reported Usage) {
+	if p.open == nil {
+		return
+	}
+	p.assumed = p.assumed.Add(Usage{
+		InputUncached: max(0, p.open.InputBound-reported.Input()),
+		Output:        max(0, p.open.MaxOutput-reported.AllOutput()),
+	})
+}
+
+// used is what counts against the token budgets.
+func (p *spend) used() Usage { return p.usage.Add(p.assumed) }
 
 // settle ends the call in flight: the hold goes, what it really cost comes.
 func (p *spend) settle(n int, u Usage, c Cost) error {

@@ -191,10 +191,22 @@ func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 	if !b.Estimated && b.Usage.Input() > 0 {
 		s.talk.anchorHere(b.Usage.Total())
 	}
-	if !wrapUp && (a.finish == FinishToolCalls || a.finish == FinishTruncated) {
-		s.planCalls(b.Message.Calls(), a.finish == FinishTruncated)
+	if !wrapUp { // after a wrap-up no request follows that would need results
+		s.planCalls(b.Message.Calls(), whySkipped(a.finish))
 	}
 	return nil
+}
+
+// whySkipped is what the model is told of calls in an answer that did not finish
+// as tool calls: they never run, but each needs its result. Empty: they may run.
+func whySkipped(f Finish) string {
+	switch f {
+	case FinishToolCalls:
+		return ""
+	case FinishTruncated:
+		return "The call did not run: your answer was cut off at the output limit. Split the work into smaller calls."
+	}
+	return "The call did not run: your answer did not end as a request for tool calls."
 }
 
 // finishEmpty is an answer with nothing in it. Providers never report it.
@@ -230,7 +242,7 @@ func (s *State) keeps(a *answered, m Message) bool {
 }
 
 // planCalls enters the calls of an answer into the ledger.
-func (s *State) planCalls(calls []ToolCall, cut bool) {
+func (s *State) planCalls(calls []ToolCall, skip string) {
 	s.calls.batch = nil
 	for _, tc := range calls {
 		spec, known := s.spec.Definition.Tool(tc.Name)
@@ -242,7 +254,7 @@ func (s *State) planCalls(calls []ToolCall, cut bool) {
 			CallHead: CallHead{
 				Call: tc, Iteration: s.iterations, Effect: effect, State: CallPlanned, ArgsHash: ArgsHash(s.run, tc),
 			},
-			spec: spec, known: known, cut: cut, print: callPrint(spec, tc),
+			spec: spec, known: known, skip: skip, print: callPrint(spec, tc),
 		})
 	}
 }

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -15,6 +17,9 @@ const (
 	// maxGroup bounds a transaction, and with it what one bad record can delay.
 	maxGroup = 64
 )
+
+// errWithdrawn: the context of an append ended before anything was sent.
+var errWithdrawn = errors.New("not sent")
 
 // group lets appends that arrive together share one commit: while one is on its
 // way, the next ones queue, and then leave as one. Nobody waits for company, so a
@@ -56,7 +61,7 @@ func (g *group) write(ctx context.Context, params db.AppendEventsParams) error {
 			g.handOn()
 		case <-ended:
 			if g.withdraw(p) {
-				return context.Cause(ctx)
+				return fmt.Errorf("%w: %w", errWithdrawn, context.Cause(ctx))
 			}
 			ended = nil // too late: its result comes soon
 		}

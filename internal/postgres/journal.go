@@ -95,6 +95,9 @@ func (s *Store) Append(ctx context.Context, lease loop.Lease, batch Batch) error
 		if err == nil {
 			return nil
 		}
+		if errors.Is(err, errWithdrawn) {
+			return wrap("append to run "+params.RunID, err)
+		}
 		if unknown := unknownOutcome(err); unknown || errors.Is(err, pgx.ErrNoRows) {
 			sent = sent || unknown
 			done, settled := s.settle(ctx, params, sent)

@@ -2,6 +2,9 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/loopd/loopd/internal/loop"
@@ -35,18 +38,86 @@ func (s *Store) reap(ctx context.Context, q *db.Queries) {
 // Claim takes at most limit runs that nobody owns: queued ones whose time has come,
 // waiting ones that a signal or their deadline woke, and those whose owner is gone.
 // Each comes with a fresh epoch. A worker whose own row is missing or expired gets
-// none.
+// none. After an error the runs are free, or the next Claim returns them.
 func (s *Store) Claim(ctx context.Context, worker string, limit int) ([]loop.Lease, error) {
 	s.reap(ctx, s.q)
-	rows, err := s.q.ClaimRuns(ctx, db.ClaimRunsParams{WorkerID: worker, MaxRuns: int32(limit)})
-	if err != nil {
+	leases, err := s.unheard(ctx, worker)
+	if err != nil || len(leases) >= limit {
+		return leases, err
+	}
+	claim := rand.Text()
+	rows, err := s.q.ClaimRuns(ctx, db.ClaimRunsParams{
+		WorkerID: worker, MaxRuns: int32(limit - len(leases)), ClaimID: claim,
+	})
+	if unknownOutcome(err) {
+		s.claims.add(claim)
+	}
+	if err != nil && len(leases) == 0 {
 		return nil, wrap("claim runs", err)
 	}
-	leases := make([]loop.Lease, len(rows))
-	for i, row := range rows {
-		leases[i] = loop.Lease{Run: loop.RunRef{Tenant: row.TenantID, ID: row.RunID}, Owner: worker, Epoch: row.LeaseEpoch}
+	for _, row := range rows {
+		leases = append(leases, lease(worker, row.TenantID, row.RunID, row.LeaseEpoch))
 	}
 	return leases, nil
+}
+
+// unheard returns the runs of earlier claims that were committed, though the worker
+// got no answer. Without it they would be owned and driven by nobody.
+func (s *Store) unheard(ctx context.Context, worker string) ([]loop.Lease, error) {
+	var leases []loop.Lease
+	for _, claim := range s.claims.list() {
+		rows, err := s.q.ListClaim(ctx, db.ListClaimParams{WorkerID: worker, ClaimID: claim.id})
+		if err != nil {
+			if len(leases) > 0 {
+				return leases, nil // the rest comes next time
+			}
+			return nil, wrap("look for the runs of an unanswered claim", err)
+		}
+		for _, row := range rows {
+			leases = append(leases, lease(worker, row.TenantID, row.RunID, row.LeaseEpoch))
+		}
+		// The statement may still be running; afterwards it has been timed out.
+		if len(rows) > 0 || time.Since(claim.at) > claimGrace {
+			s.claims.remove(claim.id)
+		}
+	}
+	return leases, nil
+}
+
+func lease(worker, tenant, run string, epoch int64) loop.Lease {
+	return loop.Lease{Run: loop.RunRef{Tenant: tenant, ID: run}, Owner: worker, Epoch: epoch}
+}
+
+// claimGrace is longer than any statement runs.
+const claimGrace = 30 * time.Second
+
+// claims are those whose outcome this process does not know.
+type claims struct {
+	mu   sync.Mutex
+	open []unansweredClaim
+}
+
+type unansweredClaim struct {
+	id string
+	at time.Time
+}
+
+func (c *claims) add(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = append(c.open, unansweredClaim{id, time.Now()})
+}
+
+func (c *claims) list() []unansweredClaim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.open)
+}
+
+func (c *claims) remove(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = slices.DeleteFunc(c.open, func(claim unansweredClaim) bool { return claim.id == id })
 }
 
 // Signalled lists the runs of this worker for which signals wait.

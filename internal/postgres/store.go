@@ -53,6 +53,7 @@ type Store struct {
 	q       *db.Queries
 	renew   *db.Queries
 	group   *group
+	claims  claims
 	log     *slog.Logger
 	metrics *metrics
 }

@@ -137,6 +137,9 @@ func (f Fault) Class(status int, header http.Header) loop.ErrorClass {
 // it has cost something, so the class is then always ErrorMidStream.
 func (f Fault) InBand(begun bool) *loop.ModelError {
 	e := &loop.ModelError{Class: loop.ErrorMidStream, Status: http.StatusOK, Code: f.Code, Message: f.Message}
+	if e.Message == "" {
+		e.Message = "the provider answered 200 with something that is no answer"
+	}
 	if begun {
 		return e
 	}

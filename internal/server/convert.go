@@ -11,6 +11,7 @@ import (
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
 	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/postgres"
 )
 
 // clampInt32 fits a count into the API's int32. No count of a run comes near it.
@@ -25,19 +26,19 @@ func timeProto(t time.Time) *timestamppb.Timestamp {
 }
 
 // runProto shows a run.
-func runProto(id string, createdAt time.Time, spec loop.Spec, head loop.Head) *loopdv1.Run {
-	name := runName(id)
+func runProto(run postgres.Run) *loopdv1.Run {
+	name, head := runName(run.Ref.ID), run.Head
 	return &loopdv1.Run{
-		Name: name, Agent: spec.Agent, AgentVersion: spec.AgentVersion, Input: spec.Input,
+		Name: name, Agent: run.Agent, AgentVersion: run.AgentVersion, Input: run.Input,
 		State: runStateProto(head.State), Done: head.State.Terminal(), Phase: phaseWord(head),
-		Limits: limitsProto(spec.Limits), Labels: spec.Labels,
-		CreateTime: timeProto(createdAt), StartTime: timeProto(head.StartedAt), EndTime: timeProto(head.EndedAt),
+		Limits: limitsProto(run.Limits), Labels: run.Labels,
+		CreateTime: timeProto(run.CreatedAt), StartTime: timeProto(head.StartedAt), EndTime: timeProto(head.EndedAt),
 		WaitUntil:  timeProto(head.WaitUntil),
 		Iterations: clampInt32(head.Iterations), ModelCalls: clampInt32(head.ModelCalls),
 		ToolCalls: clampInt32(head.ToolCalls), Attempts: clampInt32(head.Attempts),
 		Usage: usageProto(head.Usage), CostUsd: head.Cost.Total().String(),
 		CostEstimatedUsd: head.Estimated.String(), CostHeldUsd: head.Held.String(),
-		Answer: head.Answer, AnswerPartial: head.Partial, AnswerJson: answerJSON(spec, head),
+		Answer: head.Answer, AnswerPartial: head.Partial, AnswerJson: answerJSON(run),
 		Stop: stopProto(head.Stop), RequiredActions: requiredProto(name, head),
 	}
 }
@@ -63,12 +64,12 @@ func usageProto(u loop.Usage) *loopdv1.Usage {
 
 // answerJSON is an accepted answer of an agent with an output schema, if it is an
 // object.
-func answerJSON(spec loop.Spec, head loop.Head) *structpb.Struct {
-	if len(spec.Definition.OutputSchema) == 0 || head.State != loop.StateSucceeded || head.Partial {
+func answerJSON(run postgres.Run) *structpb.Struct {
+	if !run.HasOutputSchema || run.Head.State != loop.StateSucceeded || run.Head.Partial {
 		return nil
 	}
 	object := &structpb.Struct{}
-	if err := object.UnmarshalJSON([]byte(head.Answer)); err != nil {
+	if err := object.UnmarshalJSON([]byte(run.Head.Answer)); err != nil {
 		return nil // an array or a bare value: the field cannot hold it, answer has it
 	}
 	return object

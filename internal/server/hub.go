@@ -1,23 +1,19 @@
 package server
 
-import (
-	"sync"
-
-	"github.com/loopd/loopd/internal/loop"
-)
+import "sync"
 
 // hub wakes the calls that wait for a run. A wake that gets lost costs time only:
 // waiting calls look for themselves as well.
 type hub struct {
 	mu      sync.Mutex
-	waiting map[loop.RunRef]map[chan struct{}]bool
+	waiting map[string]map[chan struct{}]bool // by run id
 }
 
-func newHub() *hub { return &hub{waiting: make(map[loop.RunRef]map[chan struct{}]bool)} }
+func newHub() *hub { return &hub{waiting: make(map[string]map[chan struct{}]bool)} }
 
 // subscribe returns a channel that gets a value after each wake of the run; wakes
 // that nobody has read yet are one. The caller must call leave.
-func (h *hub) subscribe(run loop.RunRef) (woken <-chan struct{}, leave func()) {
+func (h *hub) subscribe(run string) (woken <-chan struct{}, leave func()) {
 	ch := make(chan struct{}, 1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -35,14 +31,25 @@ func (h *hub) subscribe(run loop.RunRef) (woken <-chan struct{}, leave func()) {
 	}
 }
 
-// wake wakes everybody who waits for the run. It never blocks.
-func (h *hub) wake(run loop.RunRef) {
+// wake wakes everybody who waits for the run, or for any run if it is "". It never
+// blocks.
+func (h *hub) wake(run string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for ch := range h.waiting[run] {
+	if run != "" {
+		wakeAll(h.waiting[run])
+		return
+	}
+	for _, channels := range h.waiting {
+		wakeAll(channels)
+	}
+}
+
+func wakeAll(channels map[chan struct{}]bool) {
+	for ch := range channels {
 		select {
 		case ch <- struct{}{}:
-		default:
+		default: // one wake waits already
 		}
 	}
 }

@@ -2,11 +2,15 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/loopd/loopd/internal/postgres"
 )
 
 // maxRequestID is the length that the protos allow; the header keeps to it.
@@ -35,10 +39,42 @@ func requestID(ctx context.Context, field string) (string, error) {
 	return key, nil
 }
 
-// replayed tells the client that it reads an answer again.
-func replayed(ctx context.Context) error {
+// idempotency says whether a call may be repeated, and by what it is known then. The
+// fingerprint leaves the request id out, so that header and field are one thing.
+func idempotency(ctx context.Context, method string, req repeatableRequest) (postgres.Idempotency, error) {
+	key, err := requestID(ctx, req.GetRequestId())
+	if err != nil || key == "" {
+		return postgres.Idempotency{}, err
+	}
+	return postgres.Idempotency{Method: method, Key: key, Fingerprint: fingerprint(req, "request_id")}, nil
+}
+
+// repeatableRequest is a request that changes something.
+type repeatableRequest interface {
+	proto.Message
+	GetRequestId() string
+}
+
+// settle counts what became of a run's creation with a request id, and tells the
+// client if it reads an earlier answer again.
+func (s *Server) settle(ctx context.Context, idem postgres.Idempotency, replayed bool) error {
+	switch {
+	case idem.Key == "":
+		return nil
+	case !replayed:
+		s.metrics.idempotency.WithLabelValues(idempotencyNew).Inc()
+		return nil
+	}
+	s.metrics.idempotency.WithLabelValues(idempotencyReplayed).Inc()
 	if err := grpc.SetHeader(ctx, metadata.Pairs(keyReplayed, "true")); err != nil {
 		return fmt.Errorf("mark the answer as replayed: %w", err)
 	}
 	return nil
+}
+
+// countMismatch counts a request id that was used for another request.
+func (s *Server) countMismatch(err error) {
+	if errors.Is(err, postgres.ErrKeyReused) {
+		s.metrics.idempotency.WithLabelValues(idempotencyMismatch).Inc()
+	}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"math"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
 	"github.com/loopd/loopd/internal/loop"
@@ -78,4 +79,9 @@ func (j *journalReader) take(e loop.Event) int {
 		j.ended = b.State
 	}
 	return j.state.Head().Iterations
+}
+
+// allEvents reads a journal as a whole.
+func (s *Server) allEvents(ctx context.Context, run loop.RunRef) ([]loop.Event, error) {
+	return s.store.Events(ctx, run, 0, math.MaxInt32)
 }

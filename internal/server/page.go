@@ -33,22 +33,30 @@ func pageToken(req proto.Message, cursor string) string {
 	return base64.RawURLEncoding.EncodeToString(append(binding(req), cursor...))
 }
 
+// pagedRequest is a request for a page of a list.
+type pagedRequest interface {
+	proto.Message
+	GetPageSize() int32
+	GetPageToken() string
+}
+
 // cursorOf reads the token of req: the cursor that pageToken was given, "" for the
 // first page.
-func cursorOf(req interface {
-	proto.Message
-	GetPageToken() string
-},
-) (string, error) {
+func cursorOf(req pagedRequest) (string, error) {
 	if req.GetPageToken() == "" {
 		return "", nil
 	}
 	token, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
 	if err != nil || len(token) <= bindingBytes || !bytes.Equal(token[:bindingBytes], binding(req)) {
-		return "", refuse(loopdv1.ErrorReason_ERROR_REASON_PAGE_TOKEN_INVALID,
-			"page_token: it is not one that loopd gave for this request; send next_page_token of the page before with the same other fields, or none")
+		return "", errPageToken()
 	}
 	return string(token[bindingBytes:]), nil
+}
+
+func errPageToken() error {
+	r := invalid(fieldError{"page_token", "it is not one that loopd gave for this request; send next_page_token of the page before with the same other fields, or none"})
+	r.reason = loopdv1.ErrorReason_ERROR_REASON_PAGE_TOKEN_INVALID
+	return r
 }
 
 func binding(req proto.Message) []byte {

@@ -2,8 +2,10 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,7 +26,7 @@ type runService struct {
 
 // CreateRun creates a run. When it returns, the run is durable.
 func (r *runService) CreateRun(ctx context.Context, req *loopdv1.CreateRunRequest) (*loopdv1.Run, error) {
-	key, err := idempotencyKey(ctx, "CreateRun", req)
+	idem, err := idempotency(ctx, "CreateRun", req)
 	if err != nil {
 		return nil, err
 	}
@@ -32,16 +34,24 @@ func (r *runService) CreateRun(ctx context.Context, req *loopdv1.CreateRunReques
 	if err != nil {
 		return nil, err
 	}
-	id, err := uuid.NewV7()
+	fresh, err := uuid.NewV7()
 	if err != nil {
 		return nil, fmt.Errorf("make a run id: %w", err)
 	}
-	run, again, err := r.s.store.CreateRun(ctx, loop.RunRef{Tenant: tenant(ctx), ID: id.String()}, spec, key)
-	if err := r.s.settleKey(ctx, key, again, err); err != nil {
+	id, replayed, err := r.s.store.CreateRun(ctx, loop.RunRef{Tenant: tenant(ctx), ID: fresh.String()}, spec, idem)
+	r.s.countMismatch(err)
+	if err != nil {
 		return nil, err
 	}
-	if !again {
+	if err := r.s.settle(ctx, idem, replayed); err != nil {
+		return nil, err
+	}
+	if !replayed {
 		r.s.metrics.runStarted(agentID(spec.Agent), spec.Source)
+	}
+	run, err := r.run(ctx, runName(id))
+	if err != nil {
+		return nil, err
 	}
 	return runProto(run), nil
 }
@@ -54,7 +64,7 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 		return loop.Spec{}, err
 	}
 	if !agent.ArchivedAt.IsZero() {
-		return loop.Spec{}, archived(req.GetAgent())
+		return loop.Spec{}, named(postgres.ErrAgentArchived, 0, "agent", req.GetAgent())
 	}
 	version, err := decodeSpec(agent.Spec)
 	if err != nil {
@@ -111,24 +121,43 @@ func (r *runService) ListRuns(ctx context.Context, req *loopdv1.ListRunsRequest)
 	if err != nil {
 		return nil, err
 	}
+	after, err := runCursorOf(cursor)
+	if err != nil {
+		return nil, err
+	}
 	filter := postgres.RunFilter{Agent: req.GetAgent()}
 	for _, state := range req.GetStates() {
 		filter.States = append(filter.States, runStateOf(state))
 	}
 	size := pageSize(req.GetPageSize())
-	runs, err := r.s.store.ListRuns(ctx, tenant(ctx), filter, cursor, size+1)
+	runs, err := r.s.store.ListRuns(ctx, tenant(ctx), filter, after, size+1)
 	if err != nil {
 		return nil, err
 	}
 	resp := &loopdv1.ListRunsResponse{}
 	if len(runs) > size {
 		runs = runs[:size]
-		resp.NextPageToken = pageToken(req, runs[size-1].Ref.ID)
+		last := runs[size-1]
+		resp.NextPageToken = pageToken(req, last.CreatedAt.Format(time.RFC3339Nano)+" "+last.Ref.ID)
 	}
 	for _, run := range runs {
 		resp.Runs = append(resp.Runs, runProto(run))
 	}
 	return resp, nil
+}
+
+// runCursorOf reads a place in the list of runs: when the last run of the page before
+// was created, and its id.
+func runCursorOf(cursor string) (postgres.RunCursor, error) {
+	if cursor == "" {
+		return postgres.RunCursor{}, nil
+	}
+	created, id, _ := strings.Cut(cursor, " ")
+	at, err := time.Parse(time.RFC3339Nano, created)
+	if err != nil || uuid.Validate(id) != nil {
+		return postgres.RunCursor{}, errPageToken()
+	}
+	return postgres.RunCursor{CreatedAt: at, ID: id}, nil
 }
 
 // WaitRun waits until the run has ended or somebody must act.
@@ -141,7 +170,7 @@ func (r *runService) WaitRun(ctx context.Context, req *loopdv1.WaitRunRequest) (
 	defer over.Stop()
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
-	woken, leave := r.s.hub.subscribe(runRef(tenant(ctx), req.GetName()))
+	woken, leave := r.s.hub.subscribe(runRef(tenant(ctx), req.GetName()).ID)
 	defer leave()
 	for last := wait <= 0; ; {
 		run, err := r.run(ctx, req.GetName())
@@ -166,36 +195,63 @@ func (r *runService) WaitRun(ctx context.Context, req *loopdv1.WaitRunRequest) (
 
 // CancelRun cancels a run.
 func (r *runService) CancelRun(ctx context.Context, req *loopdv1.CancelRunRequest) (*loopdv1.Run, error) {
-	return nil, nil
+	idem, err := idempotency(ctx, "CancelRun", req)
+	if err != nil {
+		return nil, err
+	}
+	ref := runRef(tenant(ctx), req.GetName())
+	cancelErr := r.s.store.Signal(ctx, ref, loop.CancelRequested{Reason: req.GetReason()}, idem)
+	r.s.countMismatch(cancelErr)
+	if cancelErr != nil && !errors.Is(cancelErr, postgres.ErrRunFinished) {
+		return nil, named(cancelErr, loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", req.GetName())
+	}
+	run, err := r.run(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if cancelErr != nil && run.Head.State != loop.StateCancelled { // cancelled twice is cancelled
+		return nil, refuse(loopdv1.ErrorReason_ERROR_REASON_RUN_FINISHED,
+			fmt.Sprintf("%s is %s, and an ended run never changes", req.GetName(), run.Head.State),
+			"run", req.GetName(), "state", runStateProto(run.Head.State).String())
+	}
+	return runProto(run), nil
 }
 
 // ListMessages lists the transcript, which is a fold of the journal.
 func (r *runService) ListMessages(ctx context.Context, req *loopdv1.ListMessagesRequest) (*loopdv1.ListMessagesResponse, error) {
-	return nil, nil
-}
-
-// ListToolCalls lists the tool calls of a run.
-func (r *runService) ListToolCalls(ctx context.Context, req *loopdv1.ListToolCallsRequest) (*loopdv1.ListToolCallsResponse, error) {
-	return nil, nil
-}
-
-// ListEvents lists the journal of a run.
-func (r *runService) ListEvents(ctx context.Context, req *loopdv1.ListEventsRequest) (*loopdv1.ListEventsResponse, error) {
-	if _, err := r.run(ctx, req.GetParent()); err != nil {
+	ref := runRef(tenant(ctx), req.GetParent())
+	events, err := r.s.allEvents(ctx, ref)
+	if err != nil {
+		return nil, named(err, loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", req.GetParent())
+	}
+	state, err := loop.Fold(ref, events)
+	if err != nil {
+		return nil, fmt.Errorf("fold the journal: %w", err)
+	}
+	page, token, err := slicePage(req, state.Transcript())
+	if err != nil {
 		return nil, err
 	}
+	resp := &loopdv1.ListMessagesResponse{NextPageToken: token}
+	for _, m := range page {
+		resp.Messages = append(resp.Messages, messageProto(m))
+	}
+	return resp, nil
+}
+
+// ListEvents lists the journal.
+func (r *runService) ListEvents(ctx context.Context, req *loopdv1.ListEventsRequest) (*loopdv1.ListEventsResponse, error) {
 	journal, err := newJournalReader(r.s.store, runRef(tenant(ctx), req.GetParent()))
 	if err != nil {
 		return nil, err
 	}
-	if err := journal.skip(ctx, req.GetAfterSeq()); err != nil {
-		return nil, err
-	}
 	size := pageSize(req.GetPageSize())
+	if err = journal.skip(ctx, req.GetAfterSeq()); err != nil {
+		return nil, named(err, loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", req.GetParent())
+	}
 	events, err := journal.next(ctx, size+1)
 	if err != nil {
-		return nil, err
+		return nil, named(err, loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", req.GetParent())
 	}
-	resp := &loopdv1.ListEventsResponse{Events: events[:min(size, len(events))], HasMore: len(events) > size}
-	return resp, nil
+	return &loopdv1.ListEventsResponse{Events: events[:min(size, len(events))], HasMore: len(events) > size}, nil
 }

@@ -75,7 +75,7 @@ type Config struct {
 }
 
 // Server serves the API. Create it with New, fork what Parts returns, end it with
-// Shutdown. Its methods are safe for concurrent use.
+// Shutdown and then the context of the parts. Its methods are safe for concurrent use.
 type Server struct {
 	cfg                Config
 	store              *postgres.Store
@@ -179,7 +179,8 @@ func (s *Server) openGateway() error {
 func (s *Server) Handler() http.Handler { return s.http.Handler }
 
 // Parts are what must run while the server serves, each in its own goroutine,
-// which the caller forks. Each blocks until Shutdown, then returns nil.
+// which the caller forks. Those that serve return nil after Shutdown, Wake when its
+// context ends.
 func (s *Server) Parts(grpcListener, httpListener net.Listener) []func(context.Context) error {
 	return []func(context.Context) error{
 		func(context.Context) error { return s.ServeGRPC(grpcListener) },
@@ -229,7 +230,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.grpc.Stop) // ends GracefulStop
 	defer stop()
 	s.grpc.GracefulStop()
-	if closeErr := s.conn.Close(); closeErr != nil {
+	if closeErr := s.conn.Close(); closeErr != nil && !errors.Is(closeErr, grpc.ErrClientConnClosing) {
 		err = errors.Join(err, fmt.Errorf("close the gateway's connection: %w", closeErr))
 	}
 	return err

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
-	"github.com/loopd/loopd/internal/loop"
 )
 
 const (
@@ -54,7 +53,7 @@ func (r *runService) StreamEvents(req *loopdv1.StreamEventsRequest, stream grpc.
 		return err
 	}
 	ref := runRef(tenant(ctx), req.GetParent())
-	woken, leave := r.s.hub.subscribe(ref)
+	woken, leave := r.s.hub.subscribe(ref.ID)
 	defer leave()
 	run, err := r.s.store.GetRun(ctx, ref)
 	if err != nil {

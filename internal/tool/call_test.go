@@ -203,6 +203,7 @@ func TestNotSent(t *testing.T) {
 // hanging sends headers and part of a body, then nothing until the client goes.
 func hanging(started chan<- struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body) // else the server does not notice that the client went
 		_, _ = io.WriteString(w, "partial")
 		_ = http.NewResponseController(w).Flush()
 		if started != nil {

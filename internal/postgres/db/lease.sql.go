@@ -14,12 +14,13 @@ WITH claimable AS (
     SELECT r.tenant_id, r.run_id FROM runs r
     WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
       AND EXISTS (SELECT 1 FROM workers w WHERE w.worker_id = $1::text AND w.expires_at > clock_timestamp())
-    ORDER BY r.available_at LIMIT $2::integer
+    ORDER BY r.available_at LIMIT $3::integer
     FOR UPDATE OF r SKIP LOCKED
 )
 UPDATE runs r SET
     lease_owner = $1::text,
     lease_epoch = r.lease_epoch + 1,
+    claim_id = $2::text,
     state = CASE WHEN r.state = 'CANCELLING' THEN r.state ELSE 'RUNNING' END
 FROM claimable c
 WHERE r.tenant_id = c.tenant_id AND r.run_id = c.run_id
@@ -28,6 +29,7 @@ RETURNING r.tenant_id, r.run_id, r.lease_epoch
 
 type ClaimRunsParams struct {
 	WorkerID string
+	ClaimID  string
 	MaxRuns  int32
 }
 
@@ -38,7 +40,7 @@ type ClaimRunsRow struct {
 }
 
 func (q *Queries) ClaimRuns(ctx context.Context, arg ClaimRunsParams) ([]ClaimRunsRow, error) {
-	rows, err := q.db.Query(ctx, claimRuns, arg.WorkerID, arg.MaxRuns)
+	rows, err := q.db.Query(ctx, claimRuns, arg.WorkerID, arg.ClaimID, arg.MaxRuns)
 	if err != nil {
 		return nil, err
 	}
@@ -86,6 +88,42 @@ SELECT pg_notify('loopd_wake', '') FROM retired
 func (q *Queries) DeleteWorker(ctx context.Context, workerID string) error {
 	_, err := q.db.Exec(ctx, deleteWorker, workerID)
 	return err
+}
+
+const listClaim = `-- name: ListClaim :many
+SELECT tenant_id, run_id, lease_epoch FROM runs
+WHERE lease_owner = $1::text AND claim_id = $2::text
+`
+
+type ListClaimParams struct {
+	WorkerID string
+	ClaimID  string
+}
+
+type ListClaimRow struct {
+	TenantID   string
+	RunID      string
+	LeaseEpoch int64
+}
+
+func (q *Queries) ListClaim(ctx context.Context, arg ListClaimParams) ([]ListClaimRow, error) {
+	rows, err := q.db.Query(ctx, listClaim, arg.WorkerID, arg.ClaimID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListClaimRow
+	for rows.Next() {
+		var i ListClaimRow
+		if err := rows.Scan(&i.TenantID, &i.RunID, &i.LeaseEpoch); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const listSignalledRuns = `-- name: ListSignalledRuns :many

@@ -140,11 +140,12 @@ func (q *Queries) InsertFirstEvent(ctx context.Context, arg InsertFirstEventPara
 	return err
 }
 
-const insertRun = `-- name: InsertRun :exec
+const insertRun = `-- name: InsertRun :execrows
 INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
     next_seq, state, phase)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
     2, 'QUEUED', 'queue')
+ON CONFLICT (tenant_id, run_id) DO NOTHING
 `
 
 type InsertRunParams struct {
@@ -159,8 +160,9 @@ type InsertRunParams struct {
 	HasOutputSchema bool
 }
 
-func (q *Queries) InsertRun(ctx context.Context, arg InsertRunParams) error {
-	_, err := q.db.Exec(ctx, insertRun,
+// A repeated try finds the run that an earlier one committed unheard.
+func (q *Queries) InsertRun(ctx context.Context, arg InsertRunParams) (int64, error) {
+	result, err := q.db.Exec(ctx, insertRun,
 		arg.TenantID,
 		arg.RunID,
 		arg.Agent,
@@ -171,7 +173,10 @@ func (q *Queries) InsertRun(ctx context.Context, arg InsertRunParams) error {
 		arg.Source,
 		arg.HasOutputSchema,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const insertRunAccount = `-- name: InsertRunAccount :exec

@@ -30,6 +30,7 @@ WITH claimable AS (
 UPDATE runs r SET
     lease_owner = @worker_id::text,
     lease_epoch = r.lease_epoch + 1,
+    claim_id = @claim_id::text,
     state = CASE WHEN r.state = 'CANCELLING' THEN r.state ELSE 'RUNNING' END
 FROM claimable c
 WHERE r.tenant_id = c.tenant_id AND r.run_id = c.run_id
@@ -37,3 +38,7 @@ RETURNING r.tenant_id, r.run_id, r.lease_epoch;
 
 -- name: ListSignalledRuns :many
 SELECT tenant_id, run_id FROM runs WHERE lease_owner = @worker_id::text AND signals > 0;
+
+-- name: ListClaim :many
+SELECT tenant_id, run_id, lease_epoch FROM runs
+WHERE lease_owner = @worker_id::text AND claim_id = @claim_id::text;

@@ -1,8 +1,10 @@
--- name: InsertRun :exec
+-- name: InsertRun :execrows
+-- A repeated try finds the run that an earlier one committed unheard.
 INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
     next_seq, state, phase)
 VALUES (@tenant_id, @run_id, @agent, @agent_version, @input, @limits, @labels, @source, @has_output_schema,
-    2, 'QUEUED', 'queue');
+    2, 'QUEUED', 'queue')
+ON CONFLICT (tenant_id, run_id) DO NOTHING;
 
 -- name: InsertFirstEvent :exec
 INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)

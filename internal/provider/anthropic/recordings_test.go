@@ -7,8 +7,8 @@ import (
 	"github.com/loopd/loopd/internal/provider/providertest"
 )
 
-// wants says what every recording in testdata means. The figures were read from
-// the recordings, not from the adapter.
+// wants says what every recording in testdata means. It was checked against the
+// recordings by a second reader, which shares no code with the adapter.
 var wants = map[string]providertest.Want{
 	"cache-read": {Finish: loop.FinishDone, Text: "Based on the refund policy for",
 		Usage: loop.Usage{InputUncached: 6, CacheRead: 1069, CacheWrite5m: 85, Output: 110}},

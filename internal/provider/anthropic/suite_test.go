@@ -23,6 +23,7 @@ func TestConformance(t *testing.T) {
 		Recordings: os.DirFS("testdata"),
 		Want:       wants,
 		Stream:     "text-stream",
+		Word:       "Hello",
 		Whole: func(sent string) bool {
 			_, end, found := strings.Cut(sent, `{"type":"message_stop"`)
 			return found && strings.Contains(end, "}")

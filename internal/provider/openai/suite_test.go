@@ -25,6 +25,7 @@ func TestConformance(t *testing.T) {
 		Recordings: os.DirFS("testdata"),
 		Want:       wants,
 		Stream:     "openai/chat-parallel-tools-stream-2",
+		Word:       "sum",
 		Whole:      finished.MatchString,
 	})
 }

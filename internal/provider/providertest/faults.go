@@ -71,16 +71,16 @@ func (s Suite) faults(t *testing.T) {
 	}
 	t.Run("invalid UTF-8", func(t *testing.T) {
 		t.Parallel()
-		broken := strings.ReplaceAll(good, "ello", "e\xff\xfello")
+		broken := strings.ReplaceAll(good, s.Word, "\xff\xfe"+s.Word)
 		if broken == good {
-			t.Fatal("the recording does not say Hello")
+			t.Fatalf("the recording does not say %q", s.Word)
 		}
 		server := Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { write(w, broken) }))
 		answer, err := s.New(server.URL, Tuning{}).Generate(t.Context(), Ask())
 		if err != nil {
 			t.Fatalf("Generate: %v", err)
 		}
-		if !utf8.ValidString(answer.Message.Text()) || !utf8.Valid(answer.Message.Native.JSON) || !strings.Contains(answer.Message.Text(), "He\uFFFD") {
+		if !utf8.ValidString(answer.Message.Text()) || !utf8.Valid(answer.Message.Native.JSON) || !strings.Contains(answer.Message.Text(), "\uFFFD"+s.Word) {
 			t.Errorf("text is %q", answer.Message.Text())
 		}
 	})

@@ -39,6 +39,7 @@ type Suite struct {
 	// Stream names a recorded stream that ends with FinishDone; the tests of what
 	// goes wrong build on it.
 	Stream string
+	Word   string // stands in that stream's text
 	// Whole reports whether a stream that stopped after sent is a whole answer.
 	Whole func(sent string) bool
 }

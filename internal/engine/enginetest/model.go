@@ -1,0 +1,122 @@
+package enginetest
+
+import (
+	"context"
+	"sync"
+
+	"github.com/loopd/loopd/internal/engine"
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// Model answers by a script: the answer that follows n assistant messages is
+// Script[n], whoever asks and however often. Past the script's end, and when no
+// tool may be called, it answers Final. Set its fields before it is used; safe
+// for concurrent use.
+type Model struct {
+	Script []Answer
+	// Final is the text of the wrap-up answer, and of every answer past the script.
+	Final string
+
+	mu       sync.Mutex
+	requests []loop.ModelRequest
+	asked    map[int]int // requests by place in the script
+}
+
+// Answer is one answer of a script.
+type Answer struct {
+	Text  string
+	Calls []loop.ToolCall // only Name and Args
+	// Finish is derived from Calls when it is empty.
+	Finish loop.Finish
+	// Fail are the errors of the first requests for this answer, one each.
+	Fail []error
+	// NoUsage leaves the usage out.
+	NoUsage bool
+	// Gate, if not nil, holds the answer back until it is closed or the request
+	// is given up.
+	Gate <-chan struct{}
+	// Panic makes the adapter crash.
+	Panic bool
+}
+
+// Say is an answer in text.
+func Say(text string) Answer { return Answer{Text: text} }
+
+// Ask is an answer that calls tools.
+func Ask(calls ...loop.ToolCall) Answer { return Answer{Calls: calls} }
+
+// Call is a tool call as a model writes it.
+func Call(tool, args string) loop.ToolCall { return loop.ToolCall{Name: tool, Args: args} }
+
+// Usage is what every answer of a Model reports.
+func Usage() loop.Usage { return loop.Usage{InputUncached: 100, Output: 20} }
+
+// Generate implements engine.Model.
+func (m *Model) Generate(ctx context.Context, req loop.ModelRequest) (loop.ModelAnswer, error) {
+	answer, n := m.next(req)
+	switch {
+	case answer.Panic:
+		panic("the model's adapter crashed")
+	case n < len(answer.Fail):
+		return loop.ModelAnswer{}, answer.Fail[n]
+	case answer.Gate != nil:
+		select {
+		case <-answer.Gate:
+		case <-ctx.Done():
+			return loop.ModelAnswer{}, &loop.ModelError{Class: loop.ErrorCancelled, Message: "the request was given up"}
+		}
+	}
+	return answer.build(), nil
+}
+
+// next notes the request and finds its answer, and how many asked for it before.
+func (m *Model) next(req loop.ModelRequest) (Answer, int) {
+	place := 0
+	for _, msg := range req.Messages {
+		if msg.Role == loop.RoleAssistant {
+			place++
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.asked == nil {
+		m.asked = map[int]int{}
+	}
+	n := m.asked[place]
+	m.asked[place]++
+	m.requests = append(m.requests, req)
+	if place >= len(m.Script) || !req.ToolsAllowed {
+		return Say(m.Final), n
+	}
+	return m.Script[place], n
+}
+
+// Requests returns every request so far, in order.
+func (m *Model) Requests() []loop.ModelRequest {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]loop.ModelRequest(nil), m.requests...)
+}
+
+// build makes the answer as a provider's adapter does.
+func (a Answer) build() loop.ModelAnswer {
+	out := loop.ModelAnswer{Finish: a.Finish, Usage: Usage(), UsageMissing: a.NoUsage}
+	if a.NoUsage {
+		out.Usage = loop.Usage{}
+	}
+	if a.Text != "" {
+		out.Message.Parts = append(out.Message.Parts, loop.TextPart(a.Text))
+	}
+	for _, c := range a.Calls {
+		out.Message.Parts = append(out.Message.Parts, loop.Part{Kind: loop.PartToolCall, Call: &c})
+	}
+	if out.Finish == "" {
+		out.Finish = loop.FinishDone
+		if len(a.Calls) > 0 {
+			out.Finish = loop.FinishToolCalls
+		}
+	}
+	return out
+}
+
+var _ engine.Model = (*Model)(nil)

@@ -1,0 +1,449 @@
+package loop_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// script plays one file of testdata/scenarios. A line that begins with
+//
+//	run  describes the run: tools=NAME:effect[:pollable],... limits=json_name:value,... schema window=N native
+//	>    is what the world says
+//	=    is what the core wants, and what it tells the model; -update writes it
+//	#    is a remark
+//
+// One second passes with every line of the world. The script appends intents by
+// itself, as the engine does, until the world is needed. The world's words:
+//
+//	answer FINISH [usage=IN/OUT|usage=none] ["TEXT" | TOOL ARGS | TOOL! ARGS | ...]   a ! marks arguments that fail the schema
+//	fail CLASS [DELAY]             the model call fails; the provider asks for DELAY
+//	result CALL|* OUTCOME TEXT     a tool call ends; * is every call on the wire
+//	doubt CALL REASON              nobody knows whether the call ran
+//	approve CALL, deny CALL REASON, resolve CALL RESOLUTION [TEXT], cancel REASON
+//	accept, reject PROBLEM         the output contract
+//	wait DURATION, crash, drain    a drain gives up the model call in flight
+type script struct {
+	t       *testing.T
+	out     []string
+	spec    loop.Spec
+	now     time.Time
+	state   *loop.State
+	journal []loop.Event
+	prints  *loop.Fingerprinter
+	native  bool // answers carry a message in a provider's own format
+
+	model *loop.CallModel      // in flight
+	sends map[string]loop.Send // in flight
+	busy  bool                 // something is in flight, or the run waits
+	until time.Time            // what the run waits for, at the latest
+	told  int                  // messages that the model has seen
+}
+
+func playScript(t *testing.T, text string) *script {
+	t.Helper()
+	s := &script{t: t, now: epoch0, sends: map[string]loop.Send{}, prints: loop.NewFingerprinter()}
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(line, "=") {
+			continue
+		}
+		s.out = append(s.out, line)
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0 || strings.HasPrefix(line, "#"):
+		case words[0] == "run":
+			s.begin(words[1:])
+		case words[0] == ">" && len(words) > 1:
+			s.pass(time.Second)
+			s.world(words[1], strings.TrimSpace(strings.TrimPrefix(line[1:], " "+words[1])))
+			s.settle()
+		default:
+			t.Fatalf("%q is no line of a scenario", line)
+		}
+	}
+	if s.state == nil || s.state.Head().Stop == nil {
+		t.Errorf("the scenario ends before the run does")
+	}
+	return s
+}
+
+func (s *script) pass(d time.Duration) { s.now = s.now.Add(d) }
+
+// printf writes one line of what the core wants.
+func (s *script) printf(format string, args ...any) {
+	s.out = append(s.out, "= "+fmt.Sprintf(format, args...))
+}
+
+// append makes events durable and applies them.
+func (s *script) append(bodies ...loop.Body) {
+	s.t.Helper()
+	for _, b := range bodies {
+		e := loop.Event{Seq: int64(len(s.journal)) + 1, At: s.now, Epoch: int64(s.state.Attempts()), Body: b}
+		if err := s.state.Apply(e); err != nil {
+			s.t.Fatalf("%s\n%v", strings.Join(s.out, "\n"), err)
+		}
+		s.journal = append(s.journal, e)
+	}
+}
+
+func (s *script) begin(words []string) {
+	s.spec = loop.Spec{
+		Agent: "agents/support", AgentVersion: 3, Input: "Where is order 4892?", Limits: loop.Defaults(),
+		Definition: loop.AgentSpec{Model: "sim/one", Instructions: "You are a support agent."},
+		Price: loop.Price{Model: "sim/one", Version: "2026-03", Window: 200_000, Rates: loop.Rates{
+			Input: 3 * loop.MicroUSD, CacheRead: 300 * loop.NanoUSD, CacheWrite5m: 3750 * loop.NanoUSD, CacheWrite1h: 3750 * loop.NanoUSD,
+			Output: 15 * loop.MicroUSD, Reasoning: 15 * loop.MicroUSD,
+		}},
+	}
+	for _, w := range words {
+		name, value, _ := strings.Cut(w, "=")
+		switch name {
+		case "tools":
+			for tool := range strings.SplitSeq(value, ",") {
+				s.spec.Definition.Tools = append(s.spec.Definition.Tools, parseTool(tool))
+			}
+		case "limits":
+			for limit := range strings.SplitSeq(value, ",") {
+				k, v, _ := strings.Cut(limit, ":")
+				s.setLimit(k, v)
+			}
+		case "schema":
+			s.spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)
+		case "native":
+			s.native = true
+		case "window":
+			s.spec.Price.Window = s.number(value)
+		default:
+			s.t.Fatalf("run has no %q", w)
+		}
+	}
+	for _, problem := range s.spec.Limits.Validate(loop.Ceilings()) {
+		s.t.Fatalf("limits: %v", problem)
+	}
+	s.state, _ = loop.Fold(theRun, nil)
+	s.append(loop.Created{Spec: s.spec})
+	s.claim(false)
+	s.settle()
+}
+
+func parseTool(text string) loop.ToolSpec {
+	words := strings.Split(text, ":")
+	spec := loop.ToolSpec{Name: words[0], Schema: json.RawMessage(`{"type":"object"}`), Timeout: 30 * time.Second, MaxResultBytes: 16 << 10}
+	if words[1] != "none" {
+		spec.Effect = loop.Effect(strings.ToUpper(words[1]))
+	}
+	spec.Pollable = len(words) > 2
+	return spec
+}
+
+// setLimit finds a limit by its name in JSON.
+func (s *script) setLimit(name, value string) {
+	v := reflect.ValueOf(&s.spec.Limits).Elem()
+	for i := range v.NumField() {
+		if v.Type().Field(i).Tag.Get("json") != name {
+			continue
+		}
+		var err error
+		switch field := v.Field(i).Addr().Interface().(type) {
+		case *time.Duration:
+			*field, err = time.ParseDuration(value)
+		case *loop.USD:
+			err = field.UnmarshalText([]byte(value))
+		default:
+			err = json.Unmarshal([]byte(value), field)
+		}
+		if err != nil {
+			s.t.Fatalf("limit %s: %v", name, err)
+		}
+		return
+	}
+	s.t.Fatalf("there is no limit %q", name)
+}
+
+func (s *script) number(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		s.t.Fatalf("%q is no number", text)
+	}
+	return n
+}
+
+func (s *script) claim(recovered bool) {
+	s.busy, s.model, s.sends = false, nil, map[string]loop.Send{}
+	s.append(loop.Claimed{Attempt: s.state.Attempts() + 1, Worker: fmt.Sprint("w", s.state.Attempts()+1), Recovered: recovered})
+}
+
+// world performs one line of the world.
+func (s *script) world(verb, rest string) {
+	id, text, _ := strings.Cut(rest, " ")
+	switch verb {
+	case "answer":
+		s.answer(id, text)
+	case "fail":
+		s.fail(loop.ErrorClass(id), text)
+	case "result":
+		outcome, content, _ := strings.Cut(text, " ")
+		s.result(id, loop.Outcome(outcome), content)
+	case "doubt":
+		s.append(loop.Doubt(s.sent(id), text, s.now))
+	case "approve":
+		s.signal(loop.ApprovalDecided{CallID: id, ArgsHash: s.argsHash(id), Approved: true, By: "ann"})
+	case "deny":
+		s.signal(loop.ApprovalDecided{CallID: id, ArgsHash: s.argsHash(id), Reason: text, By: "ann"})
+	case "resolve":
+		resolution, result, _ := strings.Cut(text, " ")
+		s.signal(loop.CallResolved{CallID: id, Resolution: loop.Resolution(resolution), Result: result, By: "ann"})
+	case "cancel":
+		s.signal(loop.CancelRequested{By: "ann", Reason: rest})
+	case "accept":
+		s.busy = false
+		s.append(loop.AnswerAccepted{})
+	case "reject":
+		s.busy = false
+		s.append(loop.Rejection([]string{rest}))
+	case "wait":
+		s.wait(id)
+	case "crash":
+		s.pass(20 * time.Second)
+		s.claim(true)
+	case "drain":
+		if s.model != nil {
+			s.fail(loop.ErrorCancelled, "")
+		}
+		s.append(loop.Suspended{Reason: loop.WaitDrain})
+		s.claim(false)
+	default:
+		s.t.Fatalf("the world cannot %q", verb)
+	}
+}
+
+// signal wakes a run that waits. While calls are in flight, the engine takes a
+// signal without asking for more work.
+func (s *script) signal(b loop.Body) {
+	if !s.state.Accepts(b) {
+		s.printf("drops %s", b.Kind())
+		return
+	}
+	if !s.state.InAttempt() {
+		s.claim(false)
+	}
+	s.append(b)
+}
+
+func (s *script) wait(text string) {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		s.t.Fatalf("wait: %v", err)
+	}
+	s.pass(d)
+	if s.until.IsZero() || s.now.Before(s.until) {
+		return
+	}
+	s.until, s.busy = time.Time{}, false
+	if !s.state.InAttempt() {
+		s.claim(false)
+	}
+}
+
+func (s *script) answer(finish, rest string) {
+	if s.model == nil {
+		s.t.Fatalf("%s\nno model call is in flight", strings.Join(s.out, "\n"))
+	}
+	started := s.model.Started
+	usage, estimated := loop.Usage{InputUncached: 1000 + 100*int64(started.Call), Output: 100}, false
+	if given, ok := strings.CutPrefix(rest, "usage="); ok {
+		given, rest, _ = strings.Cut(given, " ")
+		in, out, _ := strings.Cut(given, "/")
+		if estimated = in == "none"; estimated {
+			usage = loop.Usage{}
+		} else {
+			usage = loop.Usage{InputUncached: s.number(in), Output: s.number(out)}
+		}
+	}
+	body := loop.ModelAnswered{
+		Call: started.Call, Finish: loop.Finish(finish), Usage: usage, Cost: s.spec.Price.Cost(usage), Estimated: estimated,
+		Message: loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel},
+	}
+	if estimated {
+		body.Cost = loop.Cost{Output: started.Hold}
+	}
+	if s.native {
+		body.Message.Native = &loop.Native{Wire: "sim", JSON: json.RawMessage(`{"text":"<b>","signature":"a+/="}`)}
+	}
+	calls := 0
+	for part := range strings.SplitSeq(rest, " | ") {
+		switch part = strings.TrimSpace(part); {
+		case part == "":
+		case strings.HasPrefix(part, `"`) && finish == string(loop.FinishRefused):
+			body.Message.Parts = append(body.Message.Parts, loop.Part{Kind: loop.PartRefusal, Text: strings.Trim(part, `"`)})
+		case strings.HasPrefix(part, `"`):
+			body.Message.Parts = append(body.Message.Parts, loop.TextPart(strings.Trim(part, `"`)))
+		default:
+			calls++
+			name, args, _ := strings.Cut(part, " ")
+			call := loop.ToolCall{ID: fmt.Sprintf("c%d-%d", started.Call, calls), ProviderID: fmt.Sprint("toolu_", calls), Name: name, Args: args}
+			if bad, ok := strings.CutSuffix(name, "!"); ok {
+				call.Name, call.Problem = bad, "at $.order: expected a string, got nothing"
+			}
+			body.Message.Parts = append(body.Message.Parts, loop.Part{Kind: loop.PartToolCall, Call: &call})
+		}
+	}
+	s.model, s.busy = nil, false
+	s.append(body)
+}
+
+func (s *script) fail(class loop.ErrorClass, delay string) {
+	b := loop.ModelFailed{
+		Call: s.model.Started.Call, Class: class, Message: "from the provider", Cost: loop.LostCost(class, s.model.Started.Hold),
+	}
+	if delay != "" {
+		d, err := time.ParseDuration(delay)
+		if err != nil {
+			s.t.Fatalf("fail: %v", err)
+		}
+		b.RetryAt = s.now.Add(d)
+	}
+	s.model, s.busy = nil, false
+	s.append(b)
+}
+
+// sent takes a call off the wire.
+func (s *script) sent(id string) loop.Send {
+	send, ok := s.sends[id]
+	if !ok {
+		s.t.Fatalf("%s\ncall %s is not on the wire", strings.Join(s.out, "\n"), id)
+	}
+	delete(s.sends, id)
+	s.busy = len(s.sends) > 0
+	return send
+}
+
+func (s *script) result(id string, o loop.Outcome, content string) {
+	ids := []string{id}
+	if id == "*" {
+		ids = nil
+		for _, m := range s.state.Transcript() {
+			for _, c := range m.Calls() {
+				if _, ok := s.sends[c.ID]; ok {
+					ids = append(ids, c.ID)
+				}
+			}
+		}
+	}
+	for _, id := range ids {
+		send := s.sent(id)
+		shown, cut := loop.CutResult(content, send.MaxResult)
+		s.append(loop.CallFinished{
+			CallID: id, Attempt: send.Attempt, Outcome: o, Content: shown, Cut: cut, Bytes: int64(len(content)),
+			ResultHash: s.prints.Result(send.Spec, o, content),
+		})
+	}
+}
+
+func (s *script) argsHash(id string) string {
+	for _, a := range s.state.Head().RequiredActions {
+		if a.CallID == id {
+			return a.ArgsHash
+		}
+	}
+	return ""
+}
+
+// settle asks the core until the world is needed.
+func (s *script) settle() {
+	for !s.busy && s.state.Head().Stop == nil {
+		action := s.state.Next(s.now)
+		for _, b := range action.Intent() {
+			s.say(b)
+		}
+		s.append(action.Intent()...)
+		switch a := action.(type) {
+		case loop.Record, loop.End:
+		case loop.CallModel:
+			s.model, s.busy = &a, true
+			s.tell(a.Request)
+		case loop.CallTools:
+			s.busy = true
+			for _, send := range a.Sends {
+				s.sends[send.Call.ID] = send
+				s.printf("send %s %s %s attempt=%d", send.Call.ID, send.Call.Name, send.Call.Args, send.Attempt)
+			}
+		case loop.CheckAnswer:
+			s.busy = true
+			s.printf("check_answer %q", a.Answer)
+		case loop.Sleep:
+			s.busy, s.until = true, a.Until
+			s.printf("sleep %s until=+%s", a.Reason, a.Until.Sub(s.now))
+		case loop.Suspend:
+			s.busy, s.until = true, s.state.Head().WaitUntil
+		default:
+			s.t.Fatalf("unexpected action %#v", a)
+		}
+	}
+}
+
+// say writes what an event of an intent says.
+func (s *script) say(b loop.Body) {
+	switch b := b.(type) {
+	case loop.ModelStarted:
+		purpose := ""
+		if b.Purpose != "" {
+			purpose = " " + b.Purpose
+		}
+		s.printf("call_model %d%s input<=%d output<=%d hold=%s", b.Call, purpose, b.InputBound, b.MaxOutput, b.Hold)
+	case loop.ModelFailed:
+		s.printf("model_failed %d %s cost=%s", b.Call, b.Class, b.Cost.Total())
+	case loop.CallRefused:
+		s.printf("refuse %s %s %q", b.CallID, b.Outcome, b.Content)
+	case loop.ApprovalRequested:
+		s.printf("ask_approval %s until=+%s", b.CallID, b.Until.Sub(s.now))
+	case loop.CallBegun: // said with the send
+	case loop.CallDoubted:
+		s.printf("in_doubt %s until=+%s %q", b.CallID, b.Until.Sub(s.now), b.Reason)
+	case loop.Tripped:
+		s.printf("trip %s %s %s observed=%q limit=%q evidence=%d", b.Guard, b.Verdict, b.Reason, b.Observed, b.Limit, len(b.Evidence))
+	case loop.Suspended:
+		s.printf("suspend %s until=+%s", b.Reason, b.Until.Sub(s.now))
+	case loop.Finished:
+		s.finished(b)
+	default:
+		s.t.Fatalf("unexpected intent %#v", b)
+	}
+}
+
+func (s *script) finished(b loop.Finished) {
+	h := s.state.Head()
+	s.printf("finish %s %s guard=%q observed=%q limit=%q evidence=%d", b.State, b.Stop.Reason, b.Stop.Guard, b.Stop.Observed, b.Stop.Limit, len(b.Stop.Evidence))
+	s.printf("  message %q", b.Stop.Message)
+	s.printf("  answer %q partial=%v", b.Answer, b.Partial)
+	s.printf("  iterations=%d model_calls=%d tool_calls=%d attempts=%d cost=%s estimated=%s", h.Iterations, h.ModelCalls, h.ToolCalls, h.Attempts, h.Cost.Total(), h.Estimated)
+}
+
+// tell writes the messages of a request that no request before had.
+func (s *script) tell(r loop.ModelRequest) {
+	for _, m := range r.Messages[min(s.told, len(r.Messages)):] {
+		for _, p := range m.Parts {
+			switch {
+			case p.Result != nil:
+				s.printf("  %s: %s %s %q", m.Source, p.Result.CallID, p.Result.Outcome, short(p.Result.Content))
+			case m.Source == loop.SourceGuard:
+				s.printf("  %s: %q", m.Source, p.Text)
+			}
+		}
+	}
+	s.told = len(r.Messages)
+}
+
+func short(text string) string {
+	if len(text) <= 160 {
+		return text
+	}
+	return text[:160] + "..."
+}

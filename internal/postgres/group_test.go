@@ -1,0 +1,124 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/loopd/loopd/internal/postgres/db"
+)
+
+// slowCommit is a commit that takes until the test lets it go.
+type slowCommit struct {
+	mu    sync.Mutex
+	sizes []int
+	gate  chan struct{}
+}
+
+func (c *slowCommit) commit(group []*pending) {
+	<-c.gate
+	c.mu.Lock()
+	c.sizes = append(c.sizes, len(group))
+	c.mu.Unlock()
+	for _, p := range group {
+		p.done <- nil
+	}
+}
+
+func TestGroupsFormWhileCommitsAreOnTheirWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &slowCommit{gate: make(chan struct{})}
+		g := newGroup(c.commit)
+		const company = maxGroup + 10
+		var wg sync.WaitGroup
+		send := func(n int) {
+			for i := range n {
+				wg.Go(func() {
+					if err := g.write(t.Context(), db.AppendEventsParams{RunID: fmt.Sprint(i)}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			synctest.Wait()
+		}
+		for range maxFlushes {
+			send(1) // leaves at once, alone
+		}
+		send(company) // queues
+		close(c.gate)
+		wg.Wait()
+
+		sum, largest := 0, 0
+		for _, size := range c.sizes {
+			sum, largest = sum+size, max(largest, size)
+		}
+		if sum != maxFlushes+company || largest != maxGroup || len(c.sizes) != maxFlushes+2 {
+			t.Errorf("groups of %v, want %d alone and %d in two groups, the larger of %d", c.sizes, maxFlushes, company, maxGroup)
+		}
+		if g.flushing != 0 || len(g.queue) != 0 {
+			t.Errorf("at rest, %d leaders and %d appends are left", g.flushing, len(g.queue))
+		}
+	})
+}
+
+func TestWaitingAppendIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &slowCommit{gate: make(chan struct{})}
+		g := newGroup(c.commit)
+		var wg sync.WaitGroup
+		for range maxFlushes {
+			wg.Go(func() { _ = g.write(t.Context(), db.AppendEventsParams{}) })
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cause := errors.New("drain")
+		result := make(chan error, 1)
+		go func() { result <- g.write(ctx, db.AppendEventsParams{}) }()
+		synctest.Wait()
+
+		cancel(cause)
+
+		if err := <-result; !errors.Is(err, cause) || !errors.Is(err, errWithdrawn) {
+			t.Errorf("error = %v, want it withdrawn because of the drain", err)
+		}
+		close(c.gate)
+		wg.Wait()
+		if len(c.sizes) != maxFlushes {
+			t.Errorf("%d commits, want %d: the withdrawn append was written", len(c.sizes), maxFlushes)
+		}
+	})
+}
+
+// A lead that its owner does not take up is handed on, at any interleaving.
+func TestLeadIsNeverLost(t *testing.T) {
+	t.Parallel()
+	g := newGroup(func(group []*pending) {
+		for _, p := range group {
+			p.done <- nil
+		}
+	})
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			for n := range 500 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if (n+i)%7 == 0 {
+					cancel()
+				}
+				if err := g.write(ctx, db.AppendEventsParams{}); err != nil && !errors.Is(err, errWithdrawn) {
+					t.Error(err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	if g.flushing != 0 || len(g.queue) != 0 {
+		t.Errorf("at rest, %d leaders and %d appends are left", g.flushing, len(g.queue))
+	}
+}

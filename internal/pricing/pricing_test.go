@@ -1,0 +1,117 @@
+package pricing_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/pricing"
+)
+
+func bundled(t *testing.T) *pricing.Book {
+	t.Helper()
+	b, err := pricing.Bundled()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// The rates are those that Anthropic and OpenAI publish, per token in pico-dollars.
+func TestKnownPrices(t *testing.T) {
+	t.Parallel()
+	tests := map[string]loop.Rates{
+		"anthropic/claude-3-5-sonnet-20241022": {Input: 3_000_000, CacheRead: 300_000, CacheWrite5m: 3_750_000, CacheWrite1h: 6_000_000, Output: 15_000_000, Reasoning: 15_000_000},
+		"anthropic/claude-3-5-haiku-latest":    {Input: 800_000, CacheRead: 80_000, CacheWrite5m: 1_000_000, CacheWrite1h: 1_600_000, Output: 4_000_000, Reasoning: 4_000_000},
+		"openai/gpt-4o":                        {Input: 2_500_000, CacheRead: 1_250_000, CacheWrite5m: 2_500_000, CacheWrite1h: 5_000_000, Output: 10_000_000, Reasoning: 10_000_000},
+		"openai/gpt-4o-mini":                   {Input: 150_000, CacheRead: 75_000, CacheWrite5m: 150_000, CacheWrite1h: 300_000, Output: 600_000, Reasoning: 600_000},
+	}
+	for ref, want := range tests {
+		got, err := bundled(t).Price(ref)
+		if err != nil {
+			t.Errorf("%s: %v", ref, err)
+			continue
+		}
+		if diff := cmp.Diff(want, got.Rates); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", ref, diff)
+		}
+		if got.Version != "genai-prices@47df840" || got.Model != ref || got.Window == 0 {
+			t.Errorf("%s: row is %+v", ref, got)
+		}
+	}
+}
+
+// Sonnet 4.6 had a dearer tier above 200,000 tokens until 2026-03-13.
+func TestTiersAndDates(t *testing.T) {
+	t.Parallel()
+	before, err := bundled(t).PriceAt("anthropic/claude-sonnet-4-6", time.Date(2026, 3, 12, 0, 0, 0, 0, time.UTC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(before.Tiers) != 1 || before.Tiers[0].AboveInput != 200_000 || before.Tiers[0].Rates.Output != 22_500_000 {
+		t.Errorf("tiers before the change: %+v", before.Tiers)
+	}
+	small, large := before.Cost(loop.Usage{InputUncached: 200_000}), before.Cost(loop.Usage{InputUncached: 200_001})
+	if small.Input.String() != "0.6" || large.Input.String() != "1.200006" {
+		t.Errorf("200,000 tokens cost %s and one more makes it %s, want 0.6 and 1.200006", small.Input, large.Input)
+	}
+	after, err := bundled(t).PriceAt("anthropic/claude-sonnet-4-6", time.Date(2026, 3, 13, 0, 0, 0, 0, time.UTC))
+	if err != nil || len(after.Tiers) != 0 {
+		t.Errorf("after the change: tiers %+v, error %v", after.Tiers, err)
+	}
+}
+
+func TestUnknownModelNamesTheClosest(t *testing.T) {
+	t.Parallel()
+	_, err := bundled(t).Price("anthropic/claude-sonnet-9.9x")
+	if !errors.Is(err, pricing.ErrUnknownModel) || !strings.Contains(err.Error(), "anthropic/claude-sonnet-") {
+		t.Errorf("got %v, want an unknown model with close ones named", err)
+	}
+}
+
+func TestIncompleteRowIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, model := range map[string]string{
+		"no output price": `{"id": "m", "match": {"equals": "m"}, "context_window": 1000, "prices": {"input_mtok": 1}}`,
+		"no window":       `{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 1, "output_mtok": 1}}`,
+		"zero price":      `{"id": "m", "match": {"equals": "m"}, "context_window": 1000, "prices": {"input_mtok": 0, "output_mtok": 1}}`,
+	} {
+		book, err := pricing.Load(strings.NewReader(`{"version": "v", "source": "", "providers": [{"provider": "p", "models": [` + model + `]}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := book.Price("p/m"); !errors.Is(err, pricing.ErrUnpriced) {
+			t.Errorf("%s: got %v, want ErrUnpriced", name, err)
+		}
+	}
+}
+
+func TestOverrideWins(t *testing.T) {
+	t.Parallel()
+	over, err := pricing.Load(strings.NewReader(`{"version": "ours", "source": "a contract", "providers": [{"provider": "openai", "models": [
+		{"id": "gpt-4o", "match": {"equals": "gpt-4o"}, "context_window": 128000, "prices": {"input_mtok": 2.000001, "output_mtok": 8}}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := bundled(t).With(over).Price("openai/gpt-4o")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Version != "ours" || p.Rates.Input != 2_000_001 {
+		t.Errorf("got %+v, want the override's row, exact to the last digit", p)
+	}
+	if _, err := bundled(t).With(over).Price("openai/gpt-4o-mini"); err != nil {
+		t.Errorf("other rows are gone: %v", err)
+	}
+}
+
+func TestMisspeltMemberIsAnError(t *testing.T) {
+	t.Parallel()
+	if _, err := pricing.Load(strings.NewReader(`{"version": "v", "provider": []}`)); err == nil {
+		t.Error("a misspelt member was ignored")
+	}
+}

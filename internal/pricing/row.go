@@ -1,0 +1,211 @@
+package pricing
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// match says which names of a model mean a row.
+type match struct {
+	Equals     string  `json:"equals"`
+	StartsWith string  `json:"starts_with"`
+	EndsWith   string  `json:"ends_with"`
+	Contains   string  `json:"contains"`
+	Regex      string  `json:"regex"`
+	Or         []match `json:"or"`
+	And        []match `json:"and"`
+}
+
+// matches reports whether the rule accepts a model's name. An empty rule accepts
+// none.
+func (m match) matches(name string) bool {
+	hit := func(sub match) bool { return sub.matches(name) }
+	switch {
+	case m.Equals != "":
+		return name == m.Equals
+	case m.StartsWith != "":
+		return strings.HasPrefix(name, m.StartsWith)
+	case m.EndsWith != "":
+		return strings.HasSuffix(name, m.EndsWith)
+	case m.Contains != "":
+		return strings.Contains(name, m.Contains)
+	case m.Regex != "":
+		ok, err := regexp.MatchString(m.Regex, name)
+		return err == nil && ok
+	case len(m.Or) > 0:
+		return slices.ContainsFunc(m.Or, hit)
+	case len(m.And) > 0:
+		return !slices.ContainsFunc(m.And, func(sub match) bool { return !hit(sub) })
+	}
+	return false
+}
+
+// dated is a list of prices, each from a date on. A single one has no date.
+type dated []pricesFrom
+
+type pricesFrom struct {
+	Constraint struct {
+		StartDate string `json:"start_date"`
+		StartTime string `json:"start_time"` // time of day; loopd cannot bound a run by it
+		EndTime   string `json:"end_time"`
+	} `json:"constraint"`
+	Prices prices `json:"prices"`
+}
+
+// UnmarshalJSON takes a list, or a single set of prices.
+func (d *dated) UnmarshalJSON(b []byte) error {
+	if b = bytes.TrimSpace(b); len(b) > 0 && b[0] == '[' {
+		var list []pricesFrom
+		err := json.Unmarshal(b, &list)
+		*d = list
+		return err
+	}
+	var one pricesFrom
+	err := json.Unmarshal(b, &one.Prices)
+	*d = dated{one}
+	return err
+}
+
+// at is the newest set of prices that is in force. Prices that change with the
+// time of day are passed over: the dearer, undated ones bound them.
+func (d dated) at(now time.Time) (prices, error) {
+	for _, p := range slices.Backward(d) {
+		c := p.Constraint
+		if c.StartTime != "" || c.EndTime != "" {
+			continue
+		}
+		if c.StartDate == "" || now.UTC().Format(time.DateOnly) >= c.StartDate {
+			return p.Prices, nil
+		}
+	}
+	return prices{}, errors.New("no price is in force")
+}
+
+// prices are USD per million tokens. Audio and per-request prices are not read:
+// loopd sends text.
+type prices struct {
+	Input      *tiered `json:"input_mtok"`
+	CacheRead  *tiered `json:"cache_read_mtok"`
+	CacheWrite *tiered `json:"cache_write_mtok"`
+	Write1h    *tiered `json:"cache_write_1h_mtok"`
+	Output     *tiered `json:"output_mtok"`
+}
+
+// tiered is a price that may rise with the size of the input.
+type tiered struct {
+	base  loop.USD
+	tiers []level
+}
+
+type level struct {
+	start int64
+	price loop.USD
+}
+
+// UnmarshalJSON takes a number, or a base with tiers.
+func (t *tiered) UnmarshalJSON(b []byte) error {
+	if b = bytes.TrimSpace(b); len(b) > 0 && b[0] != '{' {
+		v, err := perToken(json.Number(b))
+		t.base = v
+		return err
+	}
+	var wire struct {
+		Base  json.Number `json:"base"`
+		Tiers []struct {
+			Start int64       `json:"start"`
+			Price json.Number `json:"price"`
+		} `json:"tiers"`
+	}
+	if err := json.Unmarshal(b, &wire); err != nil {
+		return err
+	}
+	var err error
+	if t.base, err = perToken(wire.Base); err != nil {
+		return err
+	}
+	for _, w := range wire.Tiers {
+		v, err := perToken(w.Price)
+		if err != nil {
+			return err
+		}
+		t.tiers = append(t.tiers, level{w.Start, v})
+	}
+	return nil
+}
+
+// perToken turns USD per million tokens into USD per token, exactly: a
+// millionth of a dollar is a million pico-dollars.
+func perToken(n json.Number) (loop.USD, error) {
+	usd, err := loop.ParseUSD(n.String())
+	if err != nil {
+		return 0, fmt.Errorf("price: %w", err)
+	}
+	if usd%loop.MicroUSD != 0 { // below 1e-6 USD per million tokens: round up, never down
+		usd += loop.MicroUSD - usd%loop.MicroUSD
+	}
+	return usd / 1_000_000, nil
+}
+
+// at is the price for an input of that many tokens.
+func (t *tiered) at(input int64) loop.USD {
+	v := t.base
+	for _, s := range t.tiers {
+		if input > s.start {
+			v = s.price
+		}
+	}
+	return v
+}
+
+// price turns the row into what a run is held to.
+func (r row) price(ref, version string, now time.Time) (loop.Price, error) {
+	p, err := r.Prices.at(now)
+	if err != nil {
+		return loop.Price{}, fmt.Errorf("%s: %w", ref, err)
+	}
+	if p.Input == nil || p.Output == nil {
+		return loop.Price{}, fmt.Errorf("%s: input_mtok and output_mtok must both be known", ref)
+	}
+	price := loop.Price{Model: ref, Version: version, Window: r.ContextWindow, MaxOutput: r.MaxOutput, Rates: p.rates(0)}
+	for _, start := range p.starts() {
+		price.Tiers = append(price.Tiers, loop.Tier{AboveInput: start, Rates: p.rates(start + 1)})
+	}
+	return price, price.Validate()
+}
+
+// starts are the input sizes at which any price changes, rising.
+func (p prices) starts() []int64 {
+	var all []int64
+	for _, t := range []*tiered{p.Input, p.CacheRead, p.CacheWrite, p.Write1h, p.Output} {
+		if t == nil {
+			continue
+		}
+		for _, s := range t.tiers {
+			all = append(all, s.start)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// rates are the prices per token for an input of that many tokens. A cache price
+// that the list lacks is the plain input price; a one-hour write costs twice the
+// input, as Anthropic publishes. Reasoning is billed as output by all providers.
+func (p prices) rates(input int64) loop.Rates {
+	r := loop.Rates{Input: p.Input.at(input), Output: p.Output.at(input)}
+	r.CacheRead, r.CacheWrite5m, r.CacheWrite1h, r.Reasoning = r.Input, r.Input, 2*r.Input, r.Output
+	for from, to := range map[*tiered]*loop.USD{p.CacheRead: &r.CacheRead, p.CacheWrite: &r.CacheWrite5m, p.Write1h: &r.CacheWrite1h} {
+		if from != nil {
+			*to = from.at(input)
+		}
+	}
+	return r
+}

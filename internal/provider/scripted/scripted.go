@@ -1,0 +1,189 @@
+package scripted
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// Client is the provider of a script's models. It is safe for concurrent use.
+type Client struct {
+	script *Script
+
+	mu    sync.Mutex
+	tries map[string]int // errors already given, by run and answer
+}
+
+// New makes a provider of the script's models.
+func New(s *Script) *Client { return &Client{script: s, tries: map[string]int{}} }
+
+// Generate gives the answer that is next in the transcript, after its delay.
+func (c *Client) Generate(ctx context.Context, req loop.ModelRequest) (loop.ModelAnswer, error) {
+	m, ok := c.script.models[req.Model]
+	if !ok {
+		return loop.ModelAnswer{}, &loop.ModelError{Class: loop.ErrorRequest, Status: 404, Message: fmt.Sprintf("the script has no model %q", req.Model)}
+	}
+	s := sceneOf(req)
+	a := m.next(s.N, req.ToolsAllowed)
+	if err := wait(ctx, a.Delay); err != nil {
+		return loop.ModelAnswer{}, err
+	}
+	if err := c.fault(a, fmt.Sprintf("%s/%s/%d", req.CacheKey, req.Model, s.N)); err != nil {
+		return loop.ModelAnswer{}, err
+	}
+	return a.play(s, req)
+}
+
+// sceneOf counts what the model has said and finds the run's input.
+func sceneOf(req loop.ModelRequest) scene {
+	s := scene{N: 1}
+	for _, m := range req.Messages {
+		if m.Role == loop.RoleAssistant {
+			s.N++
+		}
+	}
+	if len(req.Messages) > 0 {
+		s.Input = req.Messages[0].Text()
+	}
+	return s
+}
+
+// next is the n-th answer.
+func (m model) next(n int, toolsAllowed bool) answer {
+	if !toolsAllowed && m.Final != nil {
+		return *m.Final
+	}
+	i := n - 1
+	switch count := len(m.Answers); {
+	case i < count:
+	case m.LoopFrom > 0:
+		i = m.LoopFrom - 1 + (i-count)%(count-m.LoopFrom+1)
+	default:
+		i = count - 1
+	}
+	a := m.Answers[i]
+	if !toolsAllowed {
+		a.Calls = nil
+	}
+	return a
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return &loop.ModelError{Class: loop.ErrorTimeout, Message: context.Cause(ctx).Error()}
+	}
+}
+
+// fault gives the next of the answer's errors, or nil when all were given.
+func (c *Client) fault(a answer, key string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.tries[key]
+	if n >= len(a.Errors) {
+		delete(c.tries, key)
+		return nil
+	}
+	c.tries[key] = n + 1
+	f := a.Errors[n]
+	return &loop.ModelError{Class: f.Class, Status: f.Status, Code: f.Code, Message: f.Message, RetryAfter: f.RetryAfter}
+}
+
+// play turns the answer into a message, with its price tag.
+func (a answer) play(s scene, req loop.ModelRequest) (loop.ModelAnswer, error) {
+	text, err := s.fill(a.Text)
+	if err != nil {
+		return loop.ModelAnswer{}, &loop.ModelError{Class: loop.ErrorRequest, Message: err.Error()}
+	}
+	msg := loop.Message{Role: loop.RoleAssistant}
+	size := len(text)
+	if a.Reasoning != "" {
+		msg.Parts = append(msg.Parts, loop.Part{Kind: loop.PartReasoning, Text: a.Reasoning})
+	}
+	if text != "" {
+		msg.Parts = append(msg.Parts, loop.TextPart(text))
+	}
+	if a.Refusal != "" {
+		msg.Parts = append(msg.Parts, loop.Part{Kind: loop.PartRefusal, Text: a.Refusal})
+	}
+	for i, c := range a.Calls {
+		args, err := c.render(s)
+		if err != nil {
+			return loop.ModelAnswer{}, &loop.ModelError{Class: loop.ErrorRequest, Message: err.Error()}
+		}
+		id := c.ID
+		if id == "" {
+			id = fmt.Sprintf("scripted_%d_%d", s.N, i+1)
+		}
+		msg.Parts = append(msg.Parts, loop.Part{Kind: loop.PartToolCall, Call: &loop.ToolCall{ProviderID: id, Name: c.Name, Args: args}})
+		size += len(c.Name) + len(args)
+	}
+	out := loop.ModelAnswer{Message: msg, Finish: a.finish(), NativeFinish: string(a.finish()), ResponseModel: req.Model}
+	a.count(&out, req, size)
+	return out, nil
+}
+
+func (a answer) finish() loop.Finish {
+	switch {
+	case a.Finish != "":
+		return a.Finish
+	case a.Refusal != "":
+		return loop.FinishRefused
+	case len(a.Calls) > 0:
+		return loop.FinishToolCalls
+	}
+	return loop.FinishDone
+}
+
+// bytesPerToken is the usual size of a token of English text.
+const bytesPerToken = 4
+
+// count sets the usage: the script's, or one that grows with the conversation
+// and hits the cache as a real one would. It never passes the output cap: an
+// answer that is too long for it is truncated.
+func (a answer) count(out *loop.ModelAnswer, req loop.ModelRequest, size int) {
+	if u := a.Usage; u != nil {
+		out.UsageMissing = u.Missing
+		out.Usage = loop.Usage{InputUncached: u.Input, CacheRead: u.CacheRead, CacheWrite5m: u.CacheWrite, Output: u.Output, Reasoning: u.Reasoning}
+	} else {
+		cached, fresh := measure(req)
+		out.Usage = loop.Usage{CacheRead: cached, CacheWrite5m: fresh, Output: int64(size/bytesPerToken + 1), Reasoning: int64(len(a.Reasoning) / bytesPerToken)}
+	}
+	if out.Usage.AllOutput() > req.MaxOutputTokens {
+		out.Usage.Reasoning = min(out.Usage.Reasoning, req.MaxOutputTokens)
+		out.Usage.Output = req.MaxOutputTokens - out.Usage.Reasoning
+		out.Finish, out.NativeFinish = loop.FinishTruncated, string(loop.FinishTruncated)
+	}
+}
+
+// measure splits the request's tokens into those that an earlier request of the
+// run had already brought, and the new ones.
+func measure(req loop.ModelRequest) (cached, fresh int64) {
+	static := len(req.Instructions)
+	for _, t := range req.Tools {
+		static += len(t.Name) + len(t.Description) + len(t.Schema)
+	}
+	known, sum := 0, static
+	for _, m := range req.Messages {
+		if m.Role == loop.RoleAssistant {
+			known = sum // all before this answer was in the request for it
+		}
+		for _, p := range m.Parts {
+			sum += len(p.Text)
+			if p.Call != nil {
+				sum += len(p.Call.Name) + len(p.Call.Args)
+			}
+			if p.Result != nil {
+				sum += len(p.Result.Content)
+			}
+		}
+	}
+	return int64(known / bytesPerToken), int64((sum-known)/bytesPerToken + 1)
+}
