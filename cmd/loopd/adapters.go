@@ -12,20 +12,20 @@ import (
 	"github.com/loopd/loopd/internal/tool"
 )
 
-// journal makes the store fit the engine's ports. The two packages do not know
+// ports makes the store fit the engine's ports. The two packages do not know
 // each other, so their batches are equal, but not the same type.
-type journal struct{ store *postgres.Store }
+type ports struct{ store *postgres.Store }
 
-func (j journal) Load(ctx context.Context, l loop.Lease) (engine.Journaled, error) {
-	loaded, err := j.store.Load(ctx, l)
+func (p ports) Load(ctx context.Context, l loop.Lease) (engine.Journaled, error) {
+	loaded, err := p.store.Load(ctx, l)
 	return engine.Journaled(loaded), err
 }
 
-func (j journal) Append(ctx context.Context, l loop.Lease, b engine.Batch) error {
+func (p ports) Append(ctx context.Context, l loop.Lease, b engine.Batch) error {
 	if len(b.Events) == 0 {
-		return j.store.Release(ctx, l)
+		return p.store.Release(ctx, l)
 	}
-	err := j.store.Append(ctx, l, postgres.Batch(b))
+	err := p.store.Append(ctx, l, postgres.Batch(b))
 	switch {
 	case errors.Is(err, postgres.ErrUnknownOutcome): // whoever claims the run next reads the truth
 		return fmt.Errorf("%w: %w", loop.ErrLeaseLost, err)
@@ -35,25 +35,25 @@ func (j journal) Append(ctx context.Context, l loop.Lease, b engine.Batch) error
 	return err
 }
 
-func (j journal) Signals(ctx context.Context, l loop.Lease) ([]loop.Signal, error) {
-	return j.store.Signals(ctx, l)
+func (p ports) Signals(ctx context.Context, l loop.Lease) ([]loop.Signal, error) {
+	return p.store.Signals(ctx, l)
 }
 
-func (j journal) Renew(ctx context.Context, worker string, ttl time.Duration) error {
-	return j.store.Renew(ctx, worker, ttl)
+func (p ports) Renew(ctx context.Context, worker string, ttl time.Duration) error {
+	return p.store.Renew(ctx, worker, ttl)
 }
 
-func (j journal) Claim(ctx context.Context, worker string, limit int) ([]loop.Lease, error) {
-	return j.store.Claim(ctx, worker, limit)
+func (p ports) Claim(ctx context.Context, worker string, limit int) ([]loop.Lease, error) {
+	return p.store.Claim(ctx, worker, limit)
 }
 
-func (j journal) Signalled(ctx context.Context, worker string) ([]loop.RunRef, error) {
-	return j.store.Signalled(ctx, worker)
+func (p ports) Signalled(ctx context.Context, worker string) ([]loop.RunRef, error) {
+	return p.store.Signalled(ctx, worker)
 }
 
-func (j journal) Retire(ctx context.Context, worker string) error { return j.store.Retire(ctx, worker) }
+func (p ports) Retire(ctx context.Context, worker string) error { return p.store.Retire(ctx, worker) }
 
-func (j journal) Listen(ctx context.Context, wake func()) error { return j.store.Listen(ctx, wake) }
+func (p ports) Listen(ctx context.Context, wake func()) error { return p.store.Listen(ctx, wake) }
 
 // toolbox makes the tool runner fit the engine's port.
 type toolbox struct{ *tool.Runner }

@@ -102,7 +102,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		return nil, err
 	}
 	d.engine, err = engine.New(engine.Config{
-		Journal: journal{d.store}, Leases: journal{d.store}, Models: models, Tools: toolbox{tools}, Checker: tools,
+		Journal: ports{d.store}, Leases: ports{d.store}, Models: models, Tools: toolbox{tools}, Checker: tools,
 		Worker: uuid.NewString(), MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
 		Log: d.log, Registerer: d.registry, Tracer: tracer,
 	})

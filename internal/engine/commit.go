@@ -8,9 +8,14 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-// commitPatience is how long a commit is tried once the run's own context has
-// ended: a drain or a cancel must not lose the last fact.
+// commitPatience is how long one try may take, also once the run's own context
+// has ended: a drain or a cancel must not lose the last fact.
 const commitPatience = 5 * time.Second
+
+// outagePatience is how long the journal may fail while the worker's lease is
+// renewed all the same. Outages of a minute must end no run; whatever fails for
+// longer is no outage but this run, and counts as a recovery.
+const outagePatience = 2 * time.Minute
 
 // batch is what the owner wants to commit.
 type batch struct {
@@ -45,22 +50,38 @@ func (o *owner) commit(ctx context.Context, b batch) error {
 
 // append writes until it is written, refused, or no longer allowed.
 func (o *owner) append(ctx context.Context, out Batch) error {
+	return o.patiently(ctx, func(ctx context.Context) error { return o.e.cfg.Journal.Append(ctx, o.lease, out) })
+}
+
+// patiently asks the journal until it answers, or there is no point any more. It
+// asks at least once, unless the lease is lost.
+func (o *owner) patiently(ctx context.Context, ask func(context.Context) error) error {
+	began := time.Now()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		if errors.Is(context.Cause(ctx), loop.ErrLeaseLost) {
 			return errLeaseLost
 		}
 		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitPatience)
-		err := o.e.cfg.Journal.Append(attempt, o.lease, out)
+		err := ask(attempt)
 		cancel()
-		switch {
-		case err == nil, errors.Is(err, loop.ErrLeaseLost), errors.Is(err, loop.ErrSignalled), errors.Is(err, loop.ErrRefused):
-			return err
-		case ctx.Err() != nil:
+		if err == nil || isAnswer(err) || ctx.Err() != nil || time.Since(began) > outagePatience {
 			return err
 		}
-		o.log.WarnContext(ctx, "cannot write to the journal, will try again", "error", err)
+		o.log.WarnContext(ctx, "the journal does not answer, will try again", "error", err)
 		sleep(ctx, wait)
 	}
+}
+
+// isAnswer reports whether the journal would say the same again.
+func isAnswer(err error) bool {
+	for _, answer := range []error{
+		loop.ErrLeaseLost, loop.ErrSignalled, loop.ErrRefused, loop.ErrUnknownKind, loop.ErrNotFound, loop.ErrImpossible,
+	} {
+		if errors.Is(err, answer) {
+			return true
+		}
+	}
+	return false
 }
 
 // logTrips says in one line what a guard did.

@@ -67,6 +67,10 @@ var (
 	errLeaseLost = fmt.Errorf("the worker's lease ran out: %w", loop.ErrLeaseLost)
 )
 
+// errUnreadable: a journal that does not fold. The run must not go on, and giving
+// it back would only have it claimed again, for ever.
+var errUnreadable = errors.New("the journal does not fold")
+
 // Engine drives runs. Make one per process and Run it once.
 type Engine struct {
 	cfg     Config
@@ -103,8 +107,10 @@ func (e *Engine) Run(ctx context.Context) error {
 // yet, because starting before Postgres is ordinary.
 func (e *Engine) firstRenewal(ctx context.Context) error {
 	for {
+		began := time.Now()
 		err := e.cfg.Leases.Renew(ctx, e.cfg.Worker, e.cfg.LeaseTTL)
 		if err == nil {
+			e.sup.renewedAt(began)
 			return nil
 		}
 		e.cfg.Log.WarnContext(ctx, "cannot register worker, will try again", "error", err)

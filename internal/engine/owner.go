@@ -65,8 +65,8 @@ func (o *owner) drive(ctx context.Context) error {
 			return o.commit(ctx, batch{bodies: []loop.Body{loop.Suspended{Reason: loop.WaitDrain}}, release: true})
 		}
 		released, err := o.perform(ctx, o.state.Next(time.Now()))
-		if errors.Is(err, loop.ErrSignalled) {
-			err = o.load(ctx) // the state holds an intent that was not written
+		if errors.Is(err, loop.ErrSignalled) { // nothing was written, so nothing was released
+			released, err = false, o.load(ctx) // the state holds an intent that was not written
 		}
 		if err != nil || released {
 			return err
@@ -76,13 +76,17 @@ func (o *owner) drive(ctx context.Context) error {
 
 // load reads and folds the journal.
 func (o *owner) load(ctx context.Context) error {
-	j, err := o.e.cfg.Journal.Load(ctx, o.lease)
+	var j Journaled
+	err := o.patiently(ctx, func(ctx context.Context) (err error) {
+		j, err = o.e.cfg.Journal.Load(ctx, o.lease)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("load journal: %w", err)
 	}
 	state, err := loop.Fold(o.lease.Run, j.Events)
 	if err != nil {
-		return fmt.Errorf("fold journal: %w", err)
+		return fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	state.TakeChangedCalls() // their heads were written with their events
 	o.state, o.waiting = state, j.Signals
@@ -98,11 +102,14 @@ func (o *owner) takeSignals(ctx context.Context) error {
 	default:
 	}
 	if o.pending {
-		signals, err := o.e.cfg.Journal.Signals(ctx, o.lease)
+		err := o.patiently(ctx, func(ctx context.Context) (err error) {
+			o.waiting, err = o.e.cfg.Journal.Signals(ctx, o.lease)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("read signals: %w", err)
 		}
-		o.waiting, o.pending = signals, false
+		o.pending = false
 	}
 	for _, s := range o.waiting {
 		if s.ID <= o.seen {
@@ -147,6 +154,8 @@ func (o *owner) end(ctx context.Context, err error) {
 		o.e.metrics.leases.WithLabelValues("lost").Inc()
 	case errors.Is(err, loop.ErrUnknownKind):
 		o.log.WarnContext(ctx, "the run was written by a newer loopd and is left alone", "error", err)
+	case errors.Is(err, errUnreadable):
+		o.log.ErrorContext(ctx, "the run's journal is broken; the run is left alone until this worker ends", "error", err)
 	default:
 		o.log.ErrorContext(ctx, "the run could not be driven", "error", err)
 		o.abandon(ctx)
@@ -156,9 +165,7 @@ func (o *owner) end(ctx context.Context, err error) {
 // abandon gives the lease back without a word in the journal, as if the worker
 // had died: whoever claims the run next counts a recovery.
 func (o *owner) abandon(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitPatience)
-	defer cancel()
-	if err := o.e.cfg.Journal.Append(ctx, o.lease, Batch{Release: true}); err != nil {
+	if err := o.append(ctx, Batch{Release: true}); err != nil {
 		o.log.WarnContext(ctx, "cannot release the run; it is free when this worker's lease runs out", "error", err)
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -47,24 +48,44 @@ func (s *supervisor) start(ctx context.Context) {
 // renew keeps the worker's lease. When no renewal has succeeded for the TTL less
 // a third of it, counted from before the request was sent, others may soon take
 // the runs: they are dropped here first.
+//
+// They are this worker's in the database all the same. So before it renews again
+// it retires, or nobody would ever drive them.
 func (s *supervisor) renew(ctx context.Context) {
+	dropped := false
 	for sleep(ctx, s.e.cfg.RenewEvery) {
 		began := time.Now()
-		bounded, cancel := context.WithTimeout(ctx, s.e.cfg.RenewEvery)
-		err := s.e.cfg.Leases.Renew(bounded, s.e.cfg.Worker, s.e.cfg.LeaseTTL)
-		cancel()
+		err := s.renewOnce(ctx, dropped)
 		if err == nil {
 			s.e.metrics.leases.WithLabelValues("renewed").Inc()
-			s.mu.Lock()
-			s.renewed = began
-			s.mu.Unlock()
+			s.renewedAt(began)
+			dropped = false
 			continue
 		}
 		s.e.cfg.Log.WarnContext(ctx, "lease renewal failed", "error", err)
 		if !s.trusted() {
 			s.dropAll()
+			dropped = true
 		}
 	}
+}
+
+func (s *supervisor) renewOnce(ctx context.Context, dropped bool) error {
+	ctx, cancel := context.WithTimeout(ctx, s.e.cfg.RenewEvery)
+	defer cancel()
+	if dropped {
+		if err := s.e.cfg.Leases.Retire(ctx, s.e.cfg.Worker); err != nil {
+			return fmt.Errorf("give back dropped runs: %w", err)
+		}
+	}
+	return s.e.cfg.Leases.Renew(ctx, s.e.cfg.Worker, s.e.cfg.LeaseTTL)
+}
+
+// renewedAt notes a good renewal and when it was begun.
+func (s *supervisor) renewedAt(began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.renewed = began
 }
 
 // trusted reports whether the worker's lease can still be relied on.
@@ -129,16 +150,20 @@ func (s *supervisor) own(l loop.Lease) {
 	s.e.metrics.slots(len(s.owners), s.e.cfg.MaxRuns)
 	s.mu.Unlock()
 	s.runs.Go(func() {
-		defer s.disown(l.Run, stop)
+		defer s.disown(o)
 		defer s.contain(ctx, o)
 		o.end(ctx, o.drive(ctx))
 	})
 }
 
-func (s *supervisor) disown(r loop.RunRef, stop context.CancelCauseFunc) {
-	stop(nil)
+// disown forgets an owner that is done. The run may have a new one here already:
+// the lease was lost, and won again.
+func (s *supervisor) disown(o *owner) {
+	o.stop(nil)
 	s.mu.Lock()
-	delete(s.owners, r)
+	if s.owners[o.lease.Run] == o {
+		delete(s.owners, o.lease.Run)
+	}
 	s.e.metrics.slots(len(s.owners), s.e.cfg.MaxRuns)
 	s.mu.Unlock()
 	s.nudge()
@@ -153,6 +178,11 @@ func (s *supervisor) contain(ctx context.Context, o *owner) {
 	}
 	s.e.metrics.panics.WithLabelValues("run").Inc()
 	s.e.cfg.Log.ErrorContext(ctx, "a run's goroutine panicked", "run", o.lease.Run.ID, "panic", p, "stack", string(debug.Stack()))
+	defer func() {
+		if p := recover(); p != nil { // the journal's adapter itself crashes
+			s.e.cfg.Log.ErrorContext(ctx, "cannot release the run; it is free when this worker's lease runs out", "run", o.lease.Run.ID, "panic", p)
+		}
+	}()
 	o.abandon(ctx)
 }
 

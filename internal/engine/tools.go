@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -29,18 +30,12 @@ func (o *owner) callTools(ctx context.Context, a loop.CallTools) error {
 		}
 		select {
 		case r := <-results:
-			records := []loop.Body{o.finished(r)}
-			running--
-			for more := true; more; { // whatever else is there already
-				select {
-				case r := <-results:
-					records = append(records, o.finished(r))
-					running--
-				default:
-					more = false
-				}
+			arrived := []toolResult{r}
+			for len(results) > 0 { // whatever else is there already
+				arrived = append(arrived, <-results)
 			}
-			if err := o.commit(ctx, batch{bodies: records}); err != nil {
+			running -= len(arrived)
+			if err := o.record(ctx, arrived); err != nil {
 				cancel(err)
 				return err
 			}
@@ -51,22 +46,46 @@ func (o *owner) callTools(ctx context.Context, a loop.CallTools) error {
 	return nil
 }
 
+// record commits what the calls brought. A call that the drain cut off and that
+// may be repeated is left open: whoever claims the run next sends it again.
+func (o *owner) record(ctx context.Context, arrived []toolResult) error {
+	var records []loop.Body
+	for _, r := range arrived {
+		cutOff := errors.Is(context.Cause(ctx), errDraining) && r.reply.Outcome != loop.OutcomeOK
+		if cutOff && r.send.Spec.Effect.Repeatable() {
+			continue
+		}
+		records = append(records, o.finished(r))
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	return o.commit(ctx, batch{bodies: records})
+}
+
 // forkCall sends one call. A call that may be repeated is given up when the run
 // is cancelled or out of time. One that may not is left to end as what it truly
 // is, within its own timeout: cutting it off would only leave it in doubt. Both
-// give way when the worker itself must go.
+// give way when the worker itself must go. A call that comes up only after the run
+// was cancelled, or lost, is not sent at all.
 func (o *owner) forkCall(ctx context.Context, send loop.Send, deadline time.Time, results chan<- toolResult) {
 	limit := time.Now().Add(send.Spec.Timeout)
-	parent := ctx
+	parent, release := ctx, func() {}
 	if send.Spec.Effect.Repeatable() {
 		limit = earlier(limit, deadline)
 	} else {
-		parent = o.workerContext(ctx)
+		parent, release = o.workerContext(ctx)
 	}
-	bounded, stop := context.WithDeadline(parent, limit)
+	bounded, cancel := context.WithDeadline(parent, limit)
+	stop := func() { cancel(); release() }
 	traced, span := o.spans.tool(bounded, send)
 	fork(o.e.sup, results, func() toolResult {
 		defer stop()
+		if ctx.Err() != nil {
+			reply := loop.ToolReply{Outcome: loop.OutcomeNotSent, Content: "The call did not run: " + context.Cause(ctx).Error() + "."}
+			span.endTool(reply)
+			return toolResult{send, reply}
+		}
 		began := time.Now()
 		reply := o.e.cfg.Tools.Call(traced, ToolRequest{
 			Run: o.lease.Run, Spec: send.Spec, Call: send.Call, Key: send.Key, Attempt: send.Attempt,
@@ -85,10 +104,10 @@ func (o *owner) forkCall(ctx context.Context, send loop.Send, deadline time.Time
 }
 
 // workerContext carries ctx's values, but ends only with the worker's work.
-func (o *owner) workerContext(ctx context.Context) context.Context {
+func (o *owner) workerContext(ctx context.Context) (_ context.Context, release func()) {
 	detached, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	context.AfterFunc(o.e.sup.work, func() { cancel(context.Cause(o.e.sup.work)) })
-	return detached
+	unhook := context.AfterFunc(o.e.sup.work, func() { cancel(context.Cause(o.e.sup.work)) })
+	return detached, func() { unhook(); cancel(nil) }
 }
 
 // finished is the record of one send: its result, or the doubt about it.

@@ -42,6 +42,11 @@ var unreached = []loop.StopReason{
 	loop.GuardInternal, // no guard crashes
 }
 
+// neverStarted are the failures that a provider surely did not charge for.
+var neverStarted = []loop.ErrorClass{
+	loop.ErrorNotStarted, loop.ErrorThrottle, loop.ErrorQuota, loop.ErrorContext, loop.ErrorRequest, loop.ErrorAuth,
+}
+
 // audit keeps its own books, from the events and from what the world saw, and
 // knows nothing of the core's.
 type audit struct {
@@ -90,6 +95,9 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 	case loop.ModelStarted:
 		a.modelStarted(b)
 	case loop.ModelAnswered:
+		if b.Cost.Total() > a.held {
+			a.t.Fatalf("the call cost %s, its hold was %s", b.Cost.Total(), a.held)
+		}
 		a.settle(b.Usage, b.Cost, b.Estimated)
 		if t := s.Transcript(); t[len(t)-1].Seq == e.Seq {
 			a.finish = b.Finish
@@ -98,7 +106,11 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 			a.calls[c.ID] = c
 		}
 	case loop.ModelFailed:
-		a.settle(b.Usage, b.Cost, b.Cost.Total() > 0)
+		worked := !slices.Contains(neverStarted, b.Class)
+		if want := map[bool]loop.USD{true: a.held}[worked]; b.Cost.Total() != want {
+			a.t.Fatalf("a call that failed as %s is charged %s, want %s", b.Class, b.Cost.Total(), want)
+		}
+		a.settle(b.Usage, b.Cost, worked)
 	case loop.CallBegun:
 		a.callBegun(b)
 	case loop.CallFinished:
@@ -169,6 +181,24 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 	}
 	a.modelCalls++
 	a.held, a.started = b.Hold, b
+	if len(a.effects) > 0 && b.Purpose == "" {
+		a.reserved(b)
+	}
+}
+
+// reserved says that after a call with tools a wrap-up can still be paid: it
+// reads what the call read, its answer and the results, and writes the last answer.
+func (a *audit) reserved(b loop.ModelStarted) {
+	reads, writes := b.InputBound+b.MaxOutput+b.ResultBudget, a.limits.FinalOutput
+	if cost := a.committed + b.Hold + a.price.Bound(reads, writes); cost > a.limits.Cost {
+		a.t.Fatalf("with its wrap-up the run could cost %s of %s: %+v", cost, a.limits.Cost, b)
+	}
+	if total := a.tokens + b.InputBound + b.MaxOutput + reads + writes; total > a.limits.TotalTokens {
+		a.t.Fatalf("with its wrap-up the run could use %d tokens of %d: %+v", total, a.limits.TotalTokens, b)
+	}
+	if output := a.output + b.MaxOutput + writes; output > a.limits.OutputTokens {
+		a.t.Fatalf("with its wrap-up the run could write %d tokens of %d: %+v", output, a.limits.OutputTokens, b)
+	}
 }
 
 // settle books a model call. Where the provider may have worked and did not say

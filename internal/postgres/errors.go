@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -23,11 +25,12 @@ var (
 	// ErrVersionNotFound: the agent has no such version. It is a loop.ErrNotFound too.
 	ErrVersionNotFound = fmt.Errorf("agent version %w", loop.ErrNotFound)
 	// ErrOverBudget: a hold does not fit the account's limit. The guards should
-	// have seen this coming; the database refuses it in any case.
-	ErrOverBudget = errors.New("the hold does not fit the account's limit")
+	// have seen this coming; the database refuses it in any case. It is a
+	// loop.ErrRefused too.
+	ErrOverBudget = fmt.Errorf("the hold does not fit the account's limit: %w", loop.ErrRefused)
 	// ErrWrongSeq: the first event of a batch is not the next of its run. The
-	// caller's picture of the journal is broken.
-	ErrWrongSeq = errors.New("the batch does not continue the journal")
+	// caller's picture of the journal is broken. It is a loop.ErrRefused too.
+	ErrWrongSeq = fmt.Errorf("the batch does not continue the journal: %w", loop.ErrRefused)
 	// ErrUnavailable: Postgres could not be reached, or did not answer in time.
 	// Nothing was changed, unless the error is an ErrUnknownOutcome as well.
 	ErrUnavailable = errors.New("Postgres is not available")
@@ -51,24 +54,25 @@ const (
 	codeTooManyConnections   = "53300"
 	codeUndefinedTable       = "42P01"
 	constraintWithinLimit    = "accounts_within_limit"
+	classData                = "22"
+	classConstraint          = "23"
 	classConnectionException = "08"
 	classOperatorIntervened  = "57"
 )
 
 // unknownOutcome reports whether the statement that failed with err may have been
-// committed: it was sent, and no answer of the server says what became of it.
+// committed: no answer of the server says what became of it. It does not ask
+// pgconn.SafeToRetry, which says yes to the "conn closed" of a commit whose reply
+// was lost (pgx 5.12.0, see TestUnknownOutcomeOfASignal).
 func unknownOutcome(err error) bool {
-	if err == nil || errors.Is(err, pgx.ErrNoRows) || pgconn.SafeToRetry(err) {
+	if err == nil || errors.Is(err, pgx.ErrNoRows) || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return false
 	}
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		// A session that is ended from outside may have committed just before.
 		return pgErr.SeverityUnlocalized == "FATAL" || pgErr.SeverityUnlocalized == "PANIC"
 	}
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return false
-	}
-	return true
+	return !notConnected(err)
 }
 
 // conflicted reports whether the same transaction may well succeed when it is
@@ -81,11 +85,23 @@ func conflicted(err error) bool {
 	return false
 }
 
-// notSent reports whether the failure is one of the connection before anything was
-// sent, as after a restart of Postgres.
-func notSent(err error) bool {
-	_, connect := errors.AsType[*pgconn.ConnectError](err)
-	return err != nil && (connect || pgconn.SafeToRetry(err))
+// notConnected reports whether there was no connection to send anything on.
+func notConnected(err error) bool {
+	_, ok := errors.AsType[*pgconn.ConnectError](err)
+	return ok
+}
+
+// disconnected reports whether err says that the connection broke or that there
+// was none. Nothing of a transaction that had not come to its commit is left.
+func disconnected(err error) bool {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.SeverityUnlocalized == "FATAL" || pgErr.SeverityUnlocalized == "PANIC"
+	}
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return true
+	}
+	return notConnected(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, pgconn.ErrConnClosed)
 }
 
 func sqlState(err error) string {
@@ -93,6 +109,12 @@ func sqlState(err error) string {
 		return pgErr.Code
 	}
 	return ""
+}
+
+// invariant reports whether the database will never take these values.
+func invariant(err error) bool {
+	code := sqlState(err)
+	return code != "" && (code[:2] == classData || code[:2] == classConstraint)
 }
 
 // wrap says what was attempted, and sorts err for callers.
@@ -136,7 +158,7 @@ func errorClass(err error) string {
 		if errors.Is(err, context.Canceled) {
 			return "cancelled"
 		}
-		if unknownOutcome(err) || notSent(err) {
+		if disconnected(err) {
 			return "connection"
 		}
 		return "other"

@@ -21,6 +21,10 @@ const settleGrace = 10 * time.Second
 // groupTimeout bounds the commit of a group, which belongs to no caller's context.
 const groupTimeout = 10 * time.Second
 
+// errMoving: the fence held an append back, and nothing stood in its way when it
+// was read. Signals that come and go may do that, but not for long.
+var errMoving = fmt.Errorf("the run's row keeps changing: %w", ErrUnavailable)
+
 // errAlone is the result of an append whose group failed as a whole.
 var errAlone = errors.New("the group failed")
 
@@ -80,7 +84,8 @@ func (s *Store) Signals(ctx context.Context, lease loop.Lease) ([]loop.Signal, e
 //
 // It returns loop.ErrLeaseLost when the lease is no longer the caller's,
 // loop.ErrSignalled when the batch is an intent and an unseen signal waits, and
-// ErrOverBudget when a hold does not fit the run's account. In these and all other
+// loop.ErrRefused when it breaks an invariant, such as ErrOverBudget when a hold
+// does not fit the run's account. In these and all other
 // cases nothing was written, but for one: ErrUnknownOutcome says that the truth
 // could not be read within 10 s after ctx ended. The caller must then drop the run,
 // as if it had lost the lease.
@@ -104,8 +109,11 @@ func (s *Store) Append(ctx context.Context, lease loop.Lease, batch Batch) error
 			if done || settled != nil {
 				return s.refused(params, settled)
 			}
-		} else if !conflicted(err) && !notSent(err) {
-			return wrap("append to run "+params.RunID, err)
+		} else if !conflicted(err) && !notConnected(err) {
+			return s.refused(params, err)
+		}
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = errMoving
 		}
 		if try == maxTries || pause(ctx, try) != nil {
 			return wrap("append to run "+params.RunID, err)
@@ -114,9 +122,13 @@ func (s *Store) Append(ctx context.Context, lease loop.Lease, batch Batch) error
 	}
 }
 
+// refused is the end of an append that will not be repeated.
 func (s *Store) refused(params db.AppendEventsParams, err error) error {
 	if errors.Is(err, loop.ErrLeaseLost) {
 		s.metrics.fenced.Inc()
+	}
+	if invariant(err) && !errors.Is(wrap("", err), loop.ErrRefused) {
+		err = fmt.Errorf("%w: %w", loop.ErrRefused, err)
 	}
 	return wrap("append to run "+params.RunID, err)
 }
@@ -143,7 +155,7 @@ func (s *Store) commitGroup(group []*pending) {
 	ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
 	defer cancel()
 	for i, err := range s.send(ctx, params) {
-		refused := err != nil && !errors.Is(err, pgx.ErrNoRows) && !unknownOutcome(err) && !notSent(err)
+		refused := err != nil && !errors.Is(err, pgx.ErrNoRows) && !unknownOutcome(err) && !notConnected(err)
 		if refused && len(group) > 1 {
 			err = errAlone
 		}
@@ -174,7 +186,7 @@ func (s *Store) settle(ctx context.Context, params db.AppendEventsParams, sent b
 	var deadline time.Time // set when ctx has ended
 	for try := 1; ; try++ {
 		done, err = s.readFence(context.WithoutCancel(ctx), params, sent)
-		if err == nil || !(conflicted(err) || unavailable(err) || notSent(err)) {
+		if err == nil || !(conflicted(err) || unavailable(err) || notConnected(err)) {
 			return done, err
 		}
 		s.log.WarnContext(ctx, "cannot find out yet whether an append was committed", "run", params.RunID, "error", err)

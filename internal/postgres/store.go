@@ -148,7 +148,7 @@ func (s *Store) inTx(ctx context.Context, rereads bool, fn func(q *db.Queries) e
 	for try := 1; ; try++ {
 		committing, err := s.tryTx(ctx, fn)
 		unknown := committing && unknownOutcome(err)
-		retry := conflicted(err) || notSent(err) || (!committing && unknownOutcome(err)) || (unknown && rereads)
+		retry := conflicted(err) || (!committing && disconnected(err)) || notConnected(err) || (unknown && rereads)
 		switch {
 		case err == nil:
 			return nil
@@ -176,7 +176,7 @@ func (s *Store) tryTx(ctx context.Context, fn func(q *db.Queries) error) (commit
 }
 
 func ignoreClosed(err error) error {
-	if errors.Is(err, pgx.ErrTxClosed) || unknownOutcome(err) {
+	if errors.Is(err, pgx.ErrTxClosed) || disconnected(err) {
 		return nil
 	}
 	return err

@@ -1,6 +1,9 @@
 // Package pricing is loopd's price book: what each model costs, from a bundled
 // list that an operator's file can override. A model that it cannot price
 // completely is refused, because an unknown price must never count as zero.
+//
+// The bundled list is made from public data by internal/tools/genbook; see
+// LICENSE-price-data.
 package pricing
 
 import (
@@ -76,10 +79,33 @@ func Load(r io.Reader) (*Book, error) {
 	if f.Version == "" {
 		return nil, errors.New("price book: version is missing: name the list and its date, so that a cost can be traced to it")
 	}
+	if dec.More() {
+		return nil, fmt.Errorf("price book: more text after byte %d", dec.InputOffset())
+	}
 	for i := range f.Providers {
+		if err := f.Providers[i].check(); err != nil {
+			return nil, fmt.Errorf("price book: providers[%d]%w", i, err)
+		}
 		f.Providers[i].version = f.Version
 	}
 	return &Book{version: f.Version, providers: f.Providers}, nil
+}
+
+// check completes the rows and names the first one that is wrong.
+func (p *providerRows) check() error {
+	if p.Provider == "" {
+		return errors.New(".provider: is missing")
+	}
+	for i := range p.Models {
+		r := &p.Models[i]
+		if r.ID == "" {
+			return fmt.Errorf(".models[%d].id: is missing", i)
+		}
+		if err := r.Match.compile(); err != nil {
+			return fmt.Errorf(".models[%d] (%s): %w", i, r.ID, err)
+		}
+	}
+	return nil
 }
 
 // With is a book in which the rows of over win over those of b.
@@ -118,19 +144,37 @@ func (b *Book) PriceAt(ref string, at time.Time) (loop.Price, error) {
 	return loop.Price{}, fmt.Errorf("%w: %q; the closest are %s; add it to the file that --prices names", ErrUnknownModel, ref, strings.Join(b.closest(ref), ", "))
 }
 
-// closest lists the three model references that share the longest start with ref.
+// closest lists the three model references that are the fewest changes away
+// from ref.
 func (b *Book) closest(ref string) []string {
 	refs := b.Models()
-	slices.SortStableFunc(refs, func(x, y string) int { return common(y, ref) - common(x, ref) })
+	away := make(map[string]int, len(refs))
+	for _, r := range refs {
+		away[r] = distance(ref, r)
+	}
+	slices.SortStableFunc(refs, func(x, y string) int { return away[x] - away[y] })
 	return refs[:min(3, len(refs))]
 }
 
-func common(a, b string) int {
-	n := 0
-	for n < len(a) && n < len(b) && a[n] == b[n] {
-		n++
+// distance counts the bytes to insert, delete or replace to turn a into b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
 	}
-	return n
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // Models lists every model that can be priced now, as references.

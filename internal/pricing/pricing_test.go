@@ -27,8 +27,8 @@ func TestKnownPrices(t *testing.T) {
 	tests := map[string]loop.Rates{
 		"anthropic/claude-3-5-sonnet-20241022": {Input: 3_000_000, CacheRead: 300_000, CacheWrite5m: 3_750_000, CacheWrite1h: 6_000_000, Output: 15_000_000, Reasoning: 15_000_000},
 		"anthropic/claude-3-5-haiku-latest":    {Input: 800_000, CacheRead: 80_000, CacheWrite5m: 1_000_000, CacheWrite1h: 1_600_000, Output: 4_000_000, Reasoning: 4_000_000},
-		"openai/gpt-4o":                        {Input: 2_500_000, CacheRead: 1_250_000, CacheWrite5m: 2_500_000, CacheWrite1h: 5_000_000, Output: 10_000_000, Reasoning: 10_000_000},
-		"openai/gpt-4o-mini":                   {Input: 150_000, CacheRead: 75_000, CacheWrite5m: 150_000, CacheWrite1h: 300_000, Output: 600_000, Reasoning: 600_000},
+		"openai/gpt-4o":                        {Input: 2_500_000, CacheRead: 1_250_000, CacheWrite5m: 2_500_000, CacheWrite1h: 2_500_000, Output: 10_000_000, Reasoning: 10_000_000},
+		"openai/gpt-4o-mini":                   {Input: 150_000, CacheRead: 75_000, CacheWrite5m: 150_000, CacheWrite1h: 150_000, Output: 600_000, Reasoning: 600_000},
 	}
 	for ref, want := range tests {
 		got, err := bundled(t).Price(ref)
@@ -67,9 +67,16 @@ func TestTiersAndDates(t *testing.T) {
 
 func TestUnknownModelNamesTheClosest(t *testing.T) {
 	t.Parallel()
-	_, err := bundled(t).Price("anthropic/claude-sonnet-9.9x")
-	if !errors.Is(err, pricing.ErrUnknownModel) || !strings.Contains(err.Error(), "anthropic/claude-sonnet-") {
-		t.Errorf("got %v, want an unknown model with close ones named", err)
+	for ref, want := range map[string]string{
+		"anthropic/claude-sonnet-9.9x": "anthropic/claude-sonnet-",
+		"openai/gpt4o":                 "the closest are openai/gpt-4o, openai/gpt-4,",
+		"openai/gtp-5.2":               "the closest are openai/gpt-5.2",
+		"opnai/gpt-5.2":                "the closest are openai/gpt-5.2",
+	} {
+		_, err := bundled(t).Price(ref)
+		if !errors.Is(err, pricing.ErrUnknownModel) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want an unknown model and %q", ref, err, want)
+		}
 	}
 }
 
@@ -109,9 +116,42 @@ func TestOverrideWins(t *testing.T) {
 	}
 }
 
-func TestMisspeltMemberIsAnError(t *testing.T) {
+// What an operator gets wrong in an override is named; none of it is ignored,
+// because it would be a price that silently does not count.
+func TestBadBooksNameTheFault(t *testing.T) {
 	t.Parallel()
-	if _, err := pricing.Load(strings.NewReader(`{"version": "v", "provider": []}`)); err == nil {
-		t.Error("a misspelt member was ignored")
+	model := func(text string) string {
+		return `{"version": "v", "source": "", "providers": [{"provider": "p", "models": [` + text + `]}]}`
+	}
+	for book, want := range map[string]string{
+		`{"version": "v", "provider": []}`:                                      `unknown field "provider"`,
+		`{"version": "v"} {}`:                                                   "more text after byte",
+		`{"providers": []}`:                                                     "version is missing",
+		`{"version": "v", "providers": [{"models": []}]}`:                       "providers[0].provider: is missing",
+		model(`{"match": {"equals": "m"}}`):                                     "providers[0].models[0].id: is missing",
+		model(`{"id": "m", "match": {"regex": "("}}`):                           "models[0] (m): match.regex",
+		model(`{"id": "m", "match": {"or": [{"regex": "("}]}}`):                 "models[0] (m): match.regex",
+		model(`{"id": "m", "match": {"equals": "m", "contains": "n"}}`):         "more than one member",
+		model(`{"id": "m", "prices": {"input_mtok": 1, "outptu_mtok": 1}}`):     `unknown field "outptu_mtok"`,
+		model(`{"id": "m", "prices": [{"prices": {"cache_reed_mtok": 1}}]}`):    `unknown field "cache_reed_mtok"`,
+		model(`{"id": "m", "prices": {"input_mtok": {"base": 1, "tier": []}}}`): `unknown field "tier"`,
+		model(`{"id": "m", "prices": {"input_mtok": -1}}`):                      "not an amount in USD",
+		model(`{"id": "m", "prices": {"input_mtok": "cheap"}}`):                 "not an amount in USD",
+	} {
+		if _, err := pricing.Load(strings.NewReader(book)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", book, err, want)
+		}
+	}
+}
+
+// DeepSeek is cheaper at night, and the list has the night's price first.
+func TestPricesByTheHourCountAsTheDearest(t *testing.T) {
+	t.Parallel()
+	p, err := bundled(t).Price("deepseek/deepseek-reasoner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Rates.Input != 550_000 || p.Rates.CacheRead != 140_000 || p.Rates.Output != 2_190_000 {
+		t.Errorf("rates %+v, want those of the day", p.Rates)
 	}
 }

@@ -22,6 +22,39 @@ type match struct {
 	Regex      string  `json:"regex"`
 	Or         []match `json:"or"`
 	And        []match `json:"and"`
+
+	re *regexp.Regexp // of Regex
+}
+
+// compile checks a rule, so that none is silently never met.
+func (m *match) compile() error {
+	set := 0
+	for _, text := range []string{m.Equals, m.StartsWith, m.EndsWith, m.Contains, m.Regex} {
+		if text != "" {
+			set++
+		}
+	}
+	for _, list := range [][]match{m.Or, m.And} {
+		if len(list) > 0 {
+			set++
+		}
+		for i := range list {
+			if err := list[i].compile(); err != nil {
+				return err
+			}
+		}
+	}
+	if set > 1 {
+		return errors.New("match: more than one member is set; join rules with \"or\" and \"and\"")
+	}
+	if m.Regex == "" {
+		return nil
+	}
+	var err error
+	if m.re, err = regexp.Compile(m.Regex); err != nil {
+		return fmt.Errorf("match.regex: %w", err)
+	}
+	return nil
 }
 
 // matches reports whether the rule accepts a model's name. An empty rule accepts
@@ -37,9 +70,8 @@ func (m match) matches(name string) bool {
 		return strings.HasSuffix(name, m.EndsWith)
 	case m.Contains != "":
 		return strings.Contains(name, m.Contains)
-	case m.Regex != "":
-		ok, err := regexp.MatchString(m.Regex, name)
-		return err == nil && ok
+	case m.re != nil:
+		return m.re.MatchString(name)
 	case len(m.Or) > 0:
 		return slices.ContainsFunc(m.Or, hit)
 	case len(m.And) > 0:
@@ -54,7 +86,7 @@ type dated []pricesFrom
 type pricesFrom struct {
 	Constraint struct {
 		StartDate string `json:"start_date"`
-		StartTime string `json:"start_time"` // time of day; loopd cannot bound a run by it
+		StartTime string `json:"start_time"` // time of day; a run may cross it
 		EndTime   string `json:"end_time"`
 	} `json:"constraint"`
 	Prices prices `json:"prices"`
@@ -64,39 +96,72 @@ type pricesFrom struct {
 func (d *dated) UnmarshalJSON(b []byte) error {
 	if b = bytes.TrimSpace(b); len(b) > 0 && b[0] == '[' {
 		var list []pricesFrom
-		err := json.Unmarshal(b, &list)
+		err := strict(b, &list)
 		*d = list
 		return err
 	}
 	var one pricesFrom
-	err := json.Unmarshal(b, &one.Prices)
+	err := strict(b, &one.Prices)
 	*d = dated{one}
 	return err
 }
 
-// at is the newest set of prices that is in force. Prices that change with the
-// time of day are passed over: the dearer, undated ones bound them.
-func (d dated) at(now time.Time) (prices, error) {
-	for _, p := range slices.Backward(d) {
-		c := p.Constraint
-		if c.StartTime != "" || c.EndTime != "" {
-			continue
-		}
-		if c.StartDate == "" || now.UTC().Format(time.DateOnly) >= c.StartDate {
-			return p.Prices, nil
-		}
-	}
-	return prices{}, errors.New("no price is in force")
+// strict decodes JSON and refuses members that it does not know, which the
+// decoder of the whole book cannot ask of types that decode themselves.
+func strict(b []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	return dec.Decode(v)
 }
 
-// prices are USD per million tokens. Audio and per-request prices are not read:
-// loopd sends text.
+// at is the newest set of prices that is in force. Of prices that change with
+// the time of day it is the dearest: a run may last from one into the other, and
+// the discount is too uncertain to count on.
+func (d dated) at(now time.Time) (prices, error) {
+	var best *prices
+	for _, p := range slices.Backward(d) {
+		c := p.Constraint
+		if c.StartDate != "" && now.UTC().Format(time.DateOnly) < c.StartDate {
+			continue
+		}
+		if best == nil || p.Prices.dearer(*best) {
+			best = &p.Prices
+		}
+		if c.StartTime == "" && c.EndTime == "" {
+			break // in force all day, so what is older is not
+		}
+	}
+	if best == nil {
+		return prices{}, errors.New("no price is in force")
+	}
+	return *best, nil
+}
+
+// prices are USD per million tokens. Those of audio are not read: loopd sends
+// text.
 type prices struct {
 	Input      *tiered `json:"input_mtok"`
 	CacheRead  *tiered `json:"cache_read_mtok"`
 	CacheWrite *tiered `json:"cache_write_mtok"`
 	Write1h    *tiered `json:"cache_write_1h_mtok"`
 	Output     *tiered `json:"output_mtok"`
+
+	AudioInput  json.RawMessage `json:"input_audio_mtok"`
+	AudioRead   json.RawMessage `json:"cache_audio_read_mtok"`
+	AudioOutput json.RawMessage `json:"output_audio_mtok"`
+}
+
+// dearer compares base prices.
+func (p prices) dearer(q prices) bool {
+	sum := func(p prices) (v loop.USD) {
+		for _, t := range []*tiered{p.Input, p.Output} {
+			if t != nil {
+				v += t.base
+			}
+		}
+		return v
+	}
+	return sum(p) > sum(q)
 }
 
 // tiered is a price that may rise with the size of the input.
@@ -124,7 +189,7 @@ func (t *tiered) UnmarshalJSON(b []byte) error {
 			Price json.Number `json:"price"`
 		} `json:"tiers"`
 	}
-	if err := json.Unmarshal(b, &wire); err != nil {
+	if err := strict(b, &wire); err != nil {
 		return err
 	}
 	var err error
@@ -174,9 +239,10 @@ func (r row) price(ref, version string, now time.Time) (loop.Price, error) {
 	if p.Input == nil || p.Output == nil {
 		return loop.Price{}, fmt.Errorf("%s: input_mtok and output_mtok must both be known", ref)
 	}
-	price := loop.Price{Model: ref, Version: version, Window: r.ContextWindow, MaxOutput: r.MaxOutput, Rates: p.rates(0)}
+	anthropic := strings.Contains(ref, "claude") // also those that others resell
+	price := loop.Price{Model: ref, Version: version, Window: r.ContextWindow, MaxOutput: r.MaxOutput, Rates: p.rates(0, anthropic)}
 	for _, start := range p.starts() {
-		price.Tiers = append(price.Tiers, loop.Tier{AboveInput: start, Rates: p.rates(start + 1)})
+		price.Tiers = append(price.Tiers, loop.Tier{AboveInput: start, Rates: p.rates(start+1, anthropic)})
 	}
 	return price, price.Validate()
 }
@@ -196,16 +262,29 @@ func (p prices) starts() []int64 {
 	return slices.Compact(all)
 }
 
-// rates are the prices per token for an input of that many tokens. A cache price
-// that the list lacks is the plain input price; a one-hour write costs twice the
-// input, as Anthropic publishes. Reasoning is billed as output by all providers.
-func (p prices) rates(input int64) loop.Rates {
+// rates are the prices per token for an input of that many tokens. What the list
+// lacks is filled in so that it cannot be too low:
+//   - a cache read without a price of its own gets no discount;
+//   - a cache write costs the plain input, as OpenAI and most others bill it;
+//   - a one-hour write costs twice the input where five-minute ones have a price
+//     at Anthropic, as it publishes and genai-prices leaves out. No other
+//     provider has them, and a made-up price would double every hold;
+//   - reasoning is billed as output by all providers.
+func (p prices) rates(input int64, anthropic bool) loop.Rates {
 	r := loop.Rates{Input: p.Input.at(input), Output: p.Output.at(input)}
-	r.CacheRead, r.CacheWrite5m, r.CacheWrite1h, r.Reasoning = r.Input, r.Input, 2*r.Input, r.Output
-	for from, to := range map[*tiered]*loop.USD{p.CacheRead: &r.CacheRead, p.CacheWrite: &r.CacheWrite5m, p.Write1h: &r.CacheWrite1h} {
-		if from != nil {
-			*to = from.at(input)
-		}
+	r.CacheRead, r.CacheWrite5m, r.Reasoning = r.Input, r.Input, r.Output
+	if p.CacheRead != nil {
+		r.CacheRead = p.CacheRead.at(input)
+	}
+	if p.CacheWrite != nil {
+		r.CacheWrite5m = p.CacheWrite.at(input)
+	}
+	r.CacheWrite1h = r.CacheWrite5m
+	switch {
+	case p.Write1h != nil:
+		r.CacheWrite1h = p.Write1h.at(input)
+	case anthropic && p.CacheWrite != nil:
+		r.CacheWrite1h = max(r.CacheWrite5m, 2*r.Input)
 	}
 	return r
 }

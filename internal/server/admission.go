@@ -69,13 +69,14 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// checkDefinition refuses a definition that no run could work with. path names it
-// in the request.
-func (s *Server) checkDefinition(path string, def loop.AgentSpec) error {
+// checkDefinition refuses a definition that no run could work with: def, as it was
+// read from spec. path names it in the request.
+func (s *Server) checkDefinition(path string, spec *loopdv1.AgentSpec, def loop.AgentSpec) error {
 	var faults []fieldError
-	for _, tool := range def.Tools {
+	for i, t := range spec.GetTools() {
+		tool, _ := def.Tool(t.GetName())
 		for _, problem := range s.cfg.ValidateTool(tool) {
-			faults = append(faults, fieldError{fmt.Sprintf("%s.tools[%q]", path, tool.Name), problem})
+			faults = append(faults, fieldError{fmt.Sprintf("%s.tools[%d]", path, i), problem})
 		}
 	}
 	if len(def.OutputSchema) > 0 {

@@ -153,7 +153,7 @@ func (a *agentService) draft(ctx context.Context, id string, agent *loopdv1.Agen
 	if err != nil {
 		return postgres.Agent{}, err
 	}
-	if err := a.s.checkDefinition(path, def); err != nil {
+	if err := a.s.checkDefinition(path, agent.GetSpec(), def); err != nil {
 		return postgres.Agent{}, err
 	}
 	if _, err := a.s.limitsOf(path+".limits", agent.GetSpec().GetLimits()); err != nil {

@@ -305,7 +305,13 @@ func TestDecisions(t *testing.T) {
 	if p := decode(t, body); resp.StatusCode != http.StatusConflict || p["reason"] != "ARGUMENTS_CHANGED" || at(p, "metadata", "arguments_sha256") != hash("c1-1") {
 		t.Errorf("approving other arguments answered %d %s", resp.StatusCode, body)
 	}
-	w.rest(http.MethodPost, "/v1/"+first+":approve", `{"argumentsSha256": "`+hash("c1-1")+`", "reason": "fine", "requestId": "r1"}`)
+	for range 2 { // the second time it waits for the worker
+		w.rest(http.MethodPost, "/v1/"+first+":approve", `{"argumentsSha256": "`+hash("c1-1")+`", "reason": "fine", "requestId": "r1"}`)
+	}
+	resp, body = w.do(http.MethodPost, "/v1/"+first+":deny", `{"reason": "no"}`)
+	if p := decode(t, body); resp.StatusCode != http.StatusConflict || p["reason"] != "CALL_NOT_AWAITING_APPROVAL" {
+		t.Errorf("a second decision before the worker took the first answered %d %s", resp.StatusCode, body)
+	}
 	w.rest(http.MethodPost, "/v1/"+second+":deny", `{"reason": "too much"}`)
 
 	k = w.claim()

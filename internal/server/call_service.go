@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
@@ -122,15 +123,19 @@ func (r *runService) call(ctx context.Context, name string) (loop.CallHead, erro
 }
 
 // decide hands a decision about a call to the run's worker. The head that comes back
-// is the call's as it stands: the worker takes the decision in a moment. A decision
-// that the journal has already is one that a client repeats.
+// is the call's as it stands: the worker takes the decision in a moment. The first
+// decision counts; to repeat it changes nothing.
 func (r *runService) decide(ctx context.Context, name string, call loop.CallHead, idem postgres.Idempotency, decision loop.Body) (*loopdv1.ToolCall, error) {
 	run, _ := splitCall(name)
-	awaited, refusal := loop.CallAwaitingApproval, loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_AWAITING_APPROVAL
+	awaited, tooLate := loop.CallAwaitingApproval, loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_AWAITING_APPROVAL
 	if _, ok := decision.(loop.CallResolved); ok {
-		awaited, refusal = loop.CallInDoubt, loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_IN_DOUBT
+		awaited, tooLate = loop.CallInDoubt, loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_IN_DOUBT
 	}
-	if call.State == awaited {
+	given, err := r.given(ctx, run, call, call.State == awaited)
+	if err != nil {
+		return nil, err
+	}
+	if call.State == awaited && len(given) == 0 {
 		err := r.s.store.Signal(ctx, runRef(tenant(ctx), run), decision, idem)
 		r.s.countMismatch(err)
 		if err != nil {
@@ -138,31 +143,43 @@ func (r *runService) decide(ctx context.Context, name string, call loop.CallHead
 		}
 		return toolCallProto(run, call), nil
 	}
-	repeated, err := r.decided(ctx, run, decision)
-	if err != nil {
-		return nil, err
+	if slices.Contains(given, decision) {
+		return toolCallProto(run, call), nil
 	}
-	if !repeated {
-		row := rowOf(refusal)
-		return nil, refuse(refusal, name+" is "+string(call.State)+". "+row.title+". "+row.help,
-			"tool_call", name, "state", callStateProto(call.State).String())
-	}
-	return toolCallProto(run, call), nil
+	row := rowOf(tooLate)
+	return nil, refuse(tooLate, name+" is "+string(call.State)+" or was decided a moment ago. "+row.title+". "+row.help,
+		"tool_call", name, "state", callStateProto(call.State).String())
 }
 
-// decided reports whether the journal has exactly this decision.
-func (r *runService) decided(ctx context.Context, run string, decision loop.Body) (bool, error) {
-	events, err := r.s.allEvents(ctx, runRef(tenant(ctx), run))
-	if err != nil {
-		return false, err
-	}
-	for _, e := range events {
-		switch e.Body.(type) {
-		case loop.ApprovalDecided, loop.CallResolved:
-			if e.Body == decision {
-				return true, nil
-			}
+// given lists the decisions about a call: those that its worker has still to take
+// while it waits for one, else those in the journal.
+func (r *runService) given(ctx context.Context, run string, call loop.CallHead, waits bool) ([]loop.Body, error) {
+	ref := runRef(tenant(ctx), run)
+	var bodies []loop.Body
+	if waits {
+		signals, err := r.s.store.Signals(ctx, loop.Lease{Run: ref})
+		if err != nil {
+			return nil, err
+		}
+		for _, signal := range signals {
+			bodies = append(bodies, signal.Body)
+		}
+	} else {
+		events, err := r.s.allEvents(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range events {
+			bodies = append(bodies, e.Body)
 		}
 	}
-	return false, nil
+	return slices.DeleteFunc(bodies, func(body loop.Body) bool {
+		switch b := body.(type) {
+		case loop.ApprovalDecided:
+			return b.CallID != call.Call.ID
+		case loop.CallResolved:
+			return b.CallID != call.Call.ID
+		}
+		return true
+	}), nil
 }

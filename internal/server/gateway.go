@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,11 +11,8 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
-
-	"crypto/rand"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
@@ -39,22 +37,19 @@ const (
 	// writeTimeout bounds one write of an answer. A stream writes often, so it may
 	// last for ever while its reader keeps up.
 	writeTimeout = 30 * time.Second
-
-	eventStream = "text/event-stream"
 )
 
-// newGateway is the REST form of the API: it calls the gRPC server over conn, so
-// that both go through the same interceptors.
-func newGateway(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error) {
+// newAPI is the REST form of the API, everything under /v1: it calls the gRPC server
+// over conn, so that both go through the same interceptors.
+func newAPI(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error) {
 	plain := &runtime.JSONPb{
 		MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
 		// Unknown members are refused: a limit with a typing error in its name must
 		// not become the default in silence.
 		UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: false},
 	}
-	mux := runtime.NewServeMux(
+	gateway := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, plain),
-		runtime.WithMarshalerOption(eventStream, &sseMarshaler{JSONPb: plain}),
 		runtime.WithIncomingHeaderMatcher(allowHeader),
 		runtime.WithOutgoingHeaderMatcher(answerHeader),
 		runtime.WithMetadata(gatewayMetadata),
@@ -64,19 +59,33 @@ func newGateway(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error
 		runtime.WithDisableHTTPMethodOverride(),
 		runtime.WithDisablePathLengthFallback(),
 	)
-	if err := loopdv1.RegisterAgentServiceHandler(ctx, mux, conn); err != nil {
+	if err := loopdv1.RegisterAgentServiceHandler(ctx, gateway, conn); err != nil {
 		return nil, fmt.Errorf("register the agent service: %w", err)
 	}
-	if err := loopdv1.RegisterRunServiceHandler(ctx, mux, conn); err != nil {
+	if err := loopdv1.RegisterRunServiceHandler(ctx, gateway, conn); err != nil {
 		return nil, fmt.Errorf("register the run service: %w", err)
 	}
-	return routeEvents(mux), nil
+	events := &eventsHandler{gateway: gateway, client: loopdv1.NewRunServiceClient(conn), json: plain}
+	mux := http.NewServeMux()
+	mux.Handle("/v1/", gateway)
+	mux.Handle("GET /v1/runs/{run}/events:stream", events)
+	mux.HandleFunc("GET /v1/runs/{run}/events", func(w http.ResponseWriter, r *http.Request) {
+		if acceptsEvents(r) {
+			events.ServeHTTP(w, r)
+			return
+		}
+		gateway.ServeHTTP(w, r)
+	})
+	return mux, nil
 }
 
 // newHTTP is everything that the HTTP port serves.
 func newHTTP(api, console http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/v1/", api)
+	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		api.ServeHTTP(w, r)
+	})
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(openapi.JSON)
@@ -101,6 +110,8 @@ func newHTTP(api, console http.Handler) http.Handler {
 // prepare names each request and sets what holds for every answer.
 func prepare(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The deadline of the connection's last answer must not cut this one off.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // unsupported only without a socket
 		w.Header().Set(headerRequestID, rand.Text())
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, w.Header().Get(headerRequestID)))
@@ -153,31 +164,6 @@ func readBody(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		next.ServeHTTP(w, r)
-	})
-}
-
-// routeEvents sends a request for a run's events that accepts server-sent events
-// to the stream. The gateway compares Accept as a whole, so it is set to the bare
-// type, and to none everywhere else.
-func routeEvents(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-store")
-		wanted := slices.ContainsFunc(r.Header.Values("Accept"), func(v string) bool {
-			return strings.Contains(strings.ToLower(v), eventStream)
-		})
-		parts := strings.Split(r.URL.Path, "/") // "", v1, runs, {run}, events
-		plain := len(parts) == 5 && parts[2] == "runs" && parts[4] == "events"
-		stream := len(parts) == 5 && parts[2] == "runs" && parts[4] == "events:stream"
-		if r.Method != http.MethodGet || !wanted || !plain && !stream {
-			r.Header.Del("Accept")
-			next.ServeHTTP(w, r)
-			return
-		}
-		r = r.Clone(r.Context())
-		r.URL.Path, r.URL.RawPath = "/v1/runs/"+parts[3]+"/events:stream", ""
-		r.Header.Set("Accept", eventStream)
-		w.Header().Set("X-Accel-Buffering", "no") // nginx would collect the events
 		next.ServeHTTP(w, r)
 	})
 }

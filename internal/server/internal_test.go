@@ -1,15 +1,28 @@
 package server
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 
+	"buf.build/go/protovalidate"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
 	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/postgres"
 )
 
 // TestEnumsMirrorTheWordsOfLoop holds the API's enums and loop's words together:
@@ -98,6 +111,81 @@ func TestEveryReasonHasOneRow(t *testing.T) {
 		t.Errorf("reasons of the API and rows of the table differ (-api +table):\n%s", diff)
 	}
 }
+
+// TestErrorsBecomeStatuses covers the errors that no request can provoke at will.
+func TestErrorsBecomeStatuses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err    error
+		code   codes.Code
+		reason string
+	}{
+		"key reused":      {fmt.Errorf("x: %w", postgres.ErrKeyReused), codes.AlreadyExists, "IDEMPOTENCY_KEY_REUSED"},
+		"run finished":    {fmt.Errorf("x: %w", postgres.ErrRunFinished), codes.FailedPrecondition, "RUN_FINISHED"},
+		"agent exists":    {fmt.Errorf("x: %w", postgres.ErrAgentExists), codes.AlreadyExists, "AGENT_EXISTS"},
+		"agent archived":  {fmt.Errorf("x: %w", postgres.ErrAgentArchived), codes.FailedPrecondition, "AGENT_ARCHIVED"},
+		"no such version": {fmt.Errorf("x: %w", postgres.ErrVersionNotFound), codes.NotFound, "AGENT_VERSION_NOT_FOUND"},
+		"not available":   {fmt.Errorf("x: %w: %w", postgres.ErrUnavailable, context.DeadlineExceeded), codes.Unavailable, "STORE_UNAVAILABLE"},
+		"unknown outcome": {fmt.Errorf("x: %w", postgres.ErrUnknownOutcome), codes.Unavailable, "STORE_UNAVAILABLE"},
+		"old schema":      {postgres.ErrSchema, codes.Unavailable, "STORE_UNAVAILABLE"},
+		"a run of none":   {named(fmt.Errorf("x: %w", loop.ErrNotFound), loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", "runs/1"), codes.NotFound, "RUN_NOT_FOUND"},
+		"unheard of":      {errors.New("password authentication failed for user loopd"), codes.Internal, "INTERNAL"},
+		"broken journal":  {fmt.Errorf("x: %w", loop.ErrImpossible), codes.Internal, "INTERNAL"},
+		"client gone":     {fmt.Errorf("x: %w", context.Canceled), codes.Canceled, ""},
+		"too slow":        {fmt.Errorf("x: %w", context.DeadlineExceeded), codes.DeadlineExceeded, ""},
+		"shutting down":   {errDraining, codes.Unavailable, ""},
+	} {
+		st := toStatus(c.err, "id-1")
+		reason := ""
+		for _, detail := range st.Details() {
+			if info, ok := detail.(*errdetails.ErrorInfo); ok {
+				reason = info.GetReason()
+			}
+		}
+		if st.Code() != c.code || reason != c.reason || strings.Contains(st.Message(), "password") {
+			t.Errorf("%s: became %v with reason %q, want %v with %q", name, st, reason, c.code, c.reason)
+		}
+	}
+}
+
+// TestAPanicEndsItsCallOnly and is nothing that the client reads.
+func TestAPanicEndsItsCallOnly(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := &Server{log: slog.New(slog.NewTextHandler(&log, nil))}
+	s.validator, _ = protovalidate.New()
+	stream := &headerStream{ctx: grpc.NewContextWithServerTransportStream(t.Context(), transport{})}
+	_, unary := s.unary(stream.ctx, &loopdv1.GetRunRequest{Name: "runs/" + uuid.Must(uuid.NewV7()).String()},
+		&grpc.UnaryServerInfo{FullMethod: "/loopd.v1.RunService/GetRun"},
+		func(context.Context, any) (any, error) { panic("the secret") })
+	streamed := s.stream(nil, stream, &grpc.StreamServerInfo{FullMethod: "/loopd.v1.RunService/StreamEvents"},
+		func(any, grpc.ServerStream) error { panic("the secret") })
+	for name, err := range map[string]error{"unary": unary, "stream": streamed} {
+		if status.Code(err) != codes.Internal || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: the panic became %v", name, err)
+		}
+	}
+	if got := strings.Count(log.String(), "the secret"); got != 2 || !strings.Contains(log.String(), "internal_test.go") {
+		t.Errorf("the log has %d panics, with stacks: %s", got, log.String())
+	}
+}
+
+// headerStream takes headers and nothing else.
+type headerStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (h *headerStream) Context() context.Context  { return h.ctx }
+func (*headerStream) SetHeader(metadata.MD) error { return nil }
+
+// transport is the same for unary calls.
+type transport struct{}
+
+func (transport) Method() string               { return "" }
+func (transport) SetHeader(metadata.MD) error  { return nil }
+func (transport) SendHeader(metadata.MD) error { return nil }
+func (transport) SetTrailer(metadata.MD) error { return nil }
 
 func TestPointer(t *testing.T) {
 	t.Parallel()

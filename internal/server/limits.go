@@ -11,8 +11,8 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-// callsPerIteration is how many model calls a run may make for each iteration it
-// may have, when nobody says otherwise: an answer and two retries.
+// callsPerIteration is how many model calls a run may make for each iteration that
+// somebody asked for without asking for calls: an answer and two retries.
 const callsPerIteration = 3
 
 // limitsOf merges limits: what a later layer sets goes before the earlier ones and
@@ -30,7 +30,7 @@ func (s *Server) limitsOf(path string, layers ...*loopdv1.Limits) (loop.Limits, 
 		}
 		modelCallsSet = modelCallsSet || l.MaxModelCalls != nil
 	}
-	if !modelCallsSet {
+	if !modelCallsSet && limits.Iterations != s.defaults.Iterations {
 		limits.ModelCalls = min(callsPerIteration*limits.Iterations, s.ceilings.ModelCalls)
 	}
 	return limits, s.checkLimits(path, limits)

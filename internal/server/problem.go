@@ -125,11 +125,6 @@ func writeProblem(w http.ResponseWriter, p problem) {
 	if p.RequestID == "" {
 		p.RequestID = w.Header().Get(headerRequestID)
 	}
-	body, err := json.Marshal(p)
-	if err != nil { // strings, numbers and maps of strings always encode
-		http.Error(w, "encode problem", http.StatusInternalServerError)
-		return
-	}
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
@@ -137,7 +132,16 @@ func writeProblem(w http.ResponseWriter, p problem) {
 		h.Set("Retry-After", "1")
 	}
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(body) // the client is gone: nobody is left to tell
+	_, _ = w.Write(p.encode()) // if it fails the client is gone: nobody is left to tell
+}
+
+// encode is the problem as JSON.
+func (p problem) encode() []byte {
+	body, err := json.Marshal(p)
+	if err != nil { // strings, numbers and maps of strings always encode
+		return []byte("{}")
+	}
+	return body
 }
 
 // refuseHTTP answers a request that never reached gRPC.
@@ -148,10 +152,16 @@ func refuseHTTP(w http.ResponseWriter, r *refusal, httpStatus int) {
 }
 
 // handleError is the gateway's way to answer with an error.
-func handleError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, _ *http.Request, err error) {
+func handleError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Del("Trailer")
 	w.Header().Del("Transfer-Encoding")
-	writeProblem(w, problemOf(status.Convert(err)))
+	p := problemOf(status.Convert(err))
+	if strings.HasPrefix(r.URL.Path, "/v1/agents") { // there the body is the field agent
+		for i, f := range p.Errors {
+			p.Errors[i].Pointer = strings.TrimPrefix(f.Pointer, "/agent")
+		}
+	}
+	writeProblem(w, p)
 }
 
 // handleRoutingError is the gateway's way to answer a path it does not know.

@@ -91,6 +91,8 @@ type Server struct {
 	loopback *bufconn.Listener
 	conn     *grpc.ClientConn // of the gateway, to loopback
 
+	heartbeat time.Duration // between messages of a stream; see heartbeatEvery
+
 	draining chan struct{} // closed by Drain
 	drain    sync.Once
 }
@@ -124,7 +126,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, store: cfg.Store, defaults: cfg.Defaults, ceilings: cfg.Ceilings, log: cfg.Log,
 		metrics: m, validator: validator, hub: newHub(), health: health.NewServer(),
-		loopback: bufconn.Listen(loopbackBuffer), draining: make(chan struct{}),
+		loopback: bufconn.Listen(loopbackBuffer), heartbeat: heartbeatEvery, draining: make(chan struct{}),
 	}
 	s.grpc = s.newGRPC()
 	return s, s.openGateway()
@@ -160,7 +162,7 @@ func (s *Server) openGateway() error {
 	if err != nil {
 		return fmt.Errorf("open the gateway's connection: %w", err)
 	}
-	api, err := newGateway(context.Background(), s.conn)
+	api, err := newAPI(context.Background(), s.conn)
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func (f *follower) follow(ctx context.Context, woken <-chan struct{}) error {
 	if err := f.heartbeat(); err != nil {
 		return err
 	}
-	heartbeat := time.NewTicker(heartbeatEvery)
+	heartbeat := time.NewTicker(f.s.heartbeat)
 	defer heartbeat.Stop()
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
@@ -117,7 +117,7 @@ func (f *follower) follow(ctx context.Context, woken <-chan struct{}) error {
 			return f.end()
 		}
 		if sent {
-			heartbeat.Reset(heartbeatEvery)
+			heartbeat.Reset(f.s.heartbeat)
 		}
 		select {
 		case <-woken:

@@ -234,6 +234,42 @@ func TestStreamEventsOverGRPC(t *testing.T) {
 	}
 }
 
+func TestSilentStreamsShowThatTheyAreAlive(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	run := w.run()
+	w.server.SetHeartbeat(10 * time.Millisecond)
+	_, read := w.follow("/v1/"+run.GetName()+"/events?after_seq=1", "Accept", "text/event-stream")
+	for range 4 {
+		if f, ok := read(); !ok || f != (frame{comment: "ping"}) {
+			t.Fatalf("got %+v, want a ping", f)
+		}
+	}
+	if got := w.metric("loopd_sse_streams"); got != 1 {
+		t.Errorf("loopd_sse_streams = %v, want 1", got)
+	}
+}
+
+// TestEventsAsLines: who does not accept server-sent events gets the same as JSON.
+func TestEventsAsLines(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	run := w.run()
+	w.claim().finish("Done.")
+	resp, body := w.do(http.MethodGet, "/v1/"+run.GetName()+"/events:stream?after_seq=5", "")
+	lines := strings.Split(strings.TrimSpace(string(body)), "\n")
+	if resp.Header.Get("Content-Type") != "application/json" || len(lines) != 3 {
+		t.Fatalf("answered %s %s", resp.Header.Get("Content-Type"), body)
+	}
+	if at(decode(t, []byte(lines[1])), "result", "event", "seq") != "6" || at(decode(t, []byte(lines[2])), "result", "end", "state") != "RUN_STATE_SUCCEEDED" {
+		t.Errorf("lines are %q", lines)
+	}
+	resp, body = w.do(http.MethodGet, "/v1/runs/"+noRun+"/events:stream", "")
+	if resp.StatusCode != http.StatusNotFound || decode(t, body)["reason"] != "RUN_NOT_FOUND" {
+		t.Errorf("without a run: %d %s", resp.StatusCode, body)
+	}
+}
+
 // TestShutdownEndsStreams: a follower must not hold up a shutdown, and must know
 // that the run has not ended.
 func TestShutdownEndsStreams(t *testing.T) {

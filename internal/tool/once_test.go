@@ -62,6 +62,26 @@ func TestBrokenConnectionIsNeverSentTwice(t *testing.T) {
 	}
 }
 
+// Each of these alone keeps net/http from repeating a request; all are in place,
+// so that a new way of repeating would have to get past the others too.
+func TestEveryWayToRepeatIsClosed(t *testing.T) {
+	t.Parallel()
+	r := localRunner()
+	for effect, single := range map[loop.Effect]bool{readOnly: false, idempotent: false, sideEffect: true, irreversible: true, "": true} {
+		hr, _, err := r.newRequest(t.Context(), request(effect, "POST", "http://127.0.0.1:1", `{}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (hr.GetBody == nil) != single {
+			t.Errorf("%q: the body can be rewound: %v", effect, hr.GetBody != nil)
+		}
+	}
+	transport := r.single.Transport.(*http.Transport)
+	if !transport.DisableKeepAlives || transport.Protocols.HTTP2() || transport.Protocols.UnencryptedHTTP2() || !transport.Protocols.HTTP1() {
+		t.Errorf("keep-alives off: %v, protocols %v", transport.DisableKeepAlives, transport.Protocols)
+	}
+}
+
 // A repeatable call keeps its connection, and is told apart from one in doubt.
 func TestBrokenConnectionOfRepeatableCalls(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -143,12 +144,16 @@ func TestProblemIsDeterministicAndBounded(t *testing.T) {
 // A schema that cannot be used refuses every call; it never lets one through.
 func TestProblemFailsClosed(t *testing.T) {
 	t.Parallel()
+	file := filepath.Join(t.TempDir(), "schema.json") // one that would compile, were it read
+	if err := os.WriteFile(file, []byte(`{}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for schema, want := range map[string]string{
 		``:                                 "the schema itself is invalid",
 		`{"type":"object","minimum":"no"}`: "schema.minimum: expected number",
-		`{"type":"object","properties":{"a":{"$ref":"file:///etc/passwd"}}}`: "only references inside the schema are allowed",
-		`{"$ref":"https://example.com/schema.json"}`:                         "only references inside the schema are allowed",
-		`{"type":"object","pattern":"(?=x)"}`:                                "regex",
+		`{"type":"object","properties":{"a":{"$ref":"file://` + file + `"}}}`: "only references inside the schema are allowed",
+		`{"$ref":"https://example.com/schema.json"}`:                          "only references inside the schema are allowed",
+		`{"type":"object","pattern":"(?=x)"}`:                                 "regex",
 	} {
 		got := New(Config{}).Problem(loop.ToolSpec{Schema: json.RawMessage(schema)}, `{}`)
 		if !strings.Contains(got, want) || !strings.HasPrefix(got, "arguments: cannot be checked") {

@@ -2,7 +2,9 @@ package enginetest
 
 import (
 	"context"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/loopd/loopd/internal/engine"
 	"github.com/loopd/loopd/internal/loop"
@@ -18,7 +20,7 @@ type Model struct {
 	Final string
 
 	mu       sync.Mutex
-	requests []loop.ModelRequest
+	requests []Request
 	asked    map[int]int // requests by place in the script
 }
 
@@ -50,6 +52,12 @@ func Call(tool, args string) loop.ToolCall { return loop.ToolCall{Name: tool, Ar
 
 // Usage is what every answer of a Model reports.
 func Usage() loop.Usage { return loop.Usage{InputUncached: 100, Output: 20} }
+
+// Request is one request that reached a Model.
+type Request struct {
+	loop.ModelRequest
+	At time.Time
+}
 
 // Generate implements engine.Model.
 func (m *Model) Generate(ctx context.Context, req loop.ModelRequest) (loop.ModelAnswer, error) {
@@ -84,7 +92,7 @@ func (m *Model) next(req loop.ModelRequest) (Answer, int) {
 	}
 	n := m.asked[place]
 	m.asked[place]++
-	m.requests = append(m.requests, req)
+	m.requests = append(m.requests, Request{req, time.Now()})
 	if place >= len(m.Script) || !req.ToolsAllowed {
 		return Say(m.Final), n
 	}
@@ -92,10 +100,10 @@ func (m *Model) next(req loop.ModelRequest) (Answer, int) {
 }
 
 // Requests returns every request so far, in order.
-func (m *Model) Requests() []loop.ModelRequest {
+func (m *Model) Requests() []Request {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append([]loop.ModelRequest(nil), m.requests...)
+	return slices.Clone(m.requests)
 }
 
 // build makes the answer as a provider's adapter does.

@@ -28,6 +28,8 @@ type Worker struct {
 	// BeforeAppend, if set, is asked before each append. It may fail, block,
 	// panic, or steal the lease.
 	BeforeAppend func(loop.Lease, engine.Batch) error
+	// BeforeRead, if set, is asked before each reading of a journal or of signals.
+	BeforeRead func() error
 	// BeforeRenew, if set, is asked before each renewal.
 	BeforeRenew func() error
 
@@ -77,8 +79,8 @@ func (w *Worker) Effects() int {
 
 // Load implements engine.Journal.
 func (w *Worker) Load(ctx context.Context, l loop.Lease) (engine.Journaled, error) {
-	if w.Dead() {
-		return engine.Journaled{}, loop.ErrLeaseLost
+	if err := w.reads(); err != nil {
+		return engine.Journaled{}, err
 	}
 	return w.store.Load(ctx, l)
 }
@@ -108,10 +110,21 @@ func (w *Worker) Append(ctx context.Context, l loop.Lease, b engine.Batch) error
 
 // Signals implements engine.Journal.
 func (w *Worker) Signals(ctx context.Context, l loop.Lease) ([]loop.Signal, error) {
-	if w.Dead() {
-		return nil, loop.ErrLeaseLost
+	if err := w.reads(); err != nil {
+		return nil, err
 	}
 	return w.store.Signals(ctx, l)
+}
+
+// reads fails when the worker cannot read.
+func (w *Worker) reads() error {
+	if w.Dead() {
+		return loop.ErrLeaseLost
+	}
+	if w.BeforeRead != nil {
+		return w.BeforeRead()
+	}
+	return nil
 }
 
 // Renew implements engine.Leases.

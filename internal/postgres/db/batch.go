@@ -101,7 +101,8 @@ WITH fence AS (
                                 - coalesce((SELECT sum(amount_pico) FROM settled), 0)::bigint
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
-      AND cardinality($46::integer[]) + cardinality($48::integer[]) > 0
+      -- An empty list arrives as null.
+      AND (cardinality($46::integer[]) > 0 OR cardinality($48::integer[]) > 0)
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= $5::bigint

@@ -86,7 +86,8 @@ WITH fence AS (
                                 - coalesce((SELECT sum(amount_pico) FROM settled), 0)::bigint
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
-      AND cardinality(@hold_calls::integer[]) + cardinality(@settled_calls::integer[]) > 0
+      -- An empty list arrives as null.
+      AND (cardinality(@hold_calls::integer[]) > 0 OR cardinality(@settled_calls::integer[]) > 0)
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= @signals_seen::bigint

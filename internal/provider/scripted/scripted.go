@@ -2,7 +2,10 @@ package scripted
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,8 +30,8 @@ func (c *Client) Generate(ctx context.Context, req loop.ModelRequest) (loop.Mode
 		return loop.ModelAnswer{}, &loop.ModelError{Class: loop.ErrorRequest, Status: 404, Message: fmt.Sprintf("the script has no model %q", req.Model)}
 	}
 	s := sceneOf(req)
-	a := m.next(s.N, req.ToolsAllowed)
-	if err := wait(ctx, a.Delay); err != nil {
+	a := m.next(s, req)
+	if err := wait(ctx, m.Latency+a.Delay); err != nil {
 		return loop.ModelAnswer{}, err
 	}
 	if err := c.fault(a, fmt.Sprintf("%s/%s/%d", req.CacheKey, req.Model, s.N)); err != nil {
@@ -51,12 +54,18 @@ func sceneOf(req loop.ModelRequest) scene {
 	return s
 }
 
-// next is the n-th answer.
-func (m model) next(n int, toolsAllowed bool) answer {
-	if !toolsAllowed && m.Final != nil {
+// next is the answer that is due. Those of rules are given as they are written,
+// others without calls where no tools are allowed.
+func (m model) next(s scene, req loop.ModelRequest) answer {
+	for _, r := range m.Rules {
+		if r.When.holds(s, req) {
+			return r.Answer
+		}
+	}
+	if !req.ToolsAllowed && m.Final != nil {
 		return *m.Final
 	}
-	i := n - 1
+	i := s.N - 1
 	switch count := len(m.Answers); {
 	case i < count:
 	case m.LoopFrom > 0:
@@ -65,10 +74,32 @@ func (m model) next(n int, toolsAllowed bool) answer {
 		i = count - 1
 	}
 	a := m.Answers[i]
-	if !toolsAllowed {
+	if !req.ToolsAllowed {
 		a.Calls = nil
 	}
 	return a
+}
+
+func (w when) holds(s scene, req loop.ModelRequest) bool {
+	return (w.LastToolError == nil || *w.LastToolError == lastToolError(req.Messages)) &&
+		(w.ToolsAllowed == nil || *w.ToolsAllowed == req.ToolsAllowed) &&
+		strings.Contains(s.Input, w.InputContains)
+}
+
+// lastToolError reports whether one of the results since the last answer is an
+// error.
+func lastToolError(messages []loop.Message) bool {
+	for _, m := range slices.Backward(messages) {
+		if m.Role == loop.RoleAssistant {
+			return false
+		}
+		for _, p := range m.Parts {
+			if p.Kind == loop.PartToolResult && p.Result.IsError() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func wait(ctx context.Context, d time.Duration) error {
@@ -76,10 +107,16 @@ func wait(ctx context.Context, d time.Duration) error {
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return nil
 	case <-ctx.Done():
-		return &loop.ModelError{Class: loop.ErrorTimeout, Message: context.Cause(ctx).Error()}
 	}
+	if err := ctx.Err(); err != nil { // also where both were ready
+		class := loop.ErrorTimeout
+		if errors.Is(err, context.Canceled) {
+			class = loop.ErrorCancelled
+		}
+		return &loop.ModelError{Class: class, Message: context.Cause(ctx).Error()}
+	}
+	return nil
 }
 
 // fault gives the next of the answer's errors, or nil when all were given.
@@ -151,7 +188,7 @@ const bytesPerToken = 4
 func (a answer) count(out *loop.ModelAnswer, req loop.ModelRequest, size int) {
 	if u := a.Usage; u != nil {
 		out.UsageMissing = u.Missing
-		out.Usage = loop.Usage{InputUncached: u.Input, CacheRead: u.CacheRead, CacheWrite5m: u.CacheWrite, Output: u.Output, Reasoning: u.Reasoning}
+		out.Usage = loop.Usage{InputUncached: u.Input, CacheRead: u.CacheRead, CacheWrite5m: u.CacheWrite, CacheWrite1h: u.CacheWrite1h, Output: u.Output, Reasoning: u.Reasoning}
 	} else {
 		cached, fresh := measure(req)
 		out.Usage = loop.Usage{CacheRead: cached, CacheWrite5m: fresh, Output: int64(size/bytesPerToken + 1), Reasoning: int64(len(a.Reasoning) / bytesPerToken)}
@@ -160,7 +197,31 @@ func (a answer) count(out *loop.ModelAnswer, req loop.ModelRequest, size int) {
 		out.Usage.Reasoning = min(out.Usage.Reasoning, req.MaxOutputTokens)
 		out.Usage.Output = req.MaxOutputTokens - out.Usage.Reasoning
 		out.Finish, out.NativeFinish = loop.FinishTruncated, string(loop.FinishTruncated)
+		out.Message.Parts = cut(out.Message.Parts, int(req.MaxOutputTokens)*bytesPerToken)
 	}
+}
+
+// cut keeps what fits into a number of bytes, the last part cut where it ends,
+// even in the middle of a call's arguments, as models do.
+func cut(parts []loop.Part, room int) []loop.Part {
+	var kept []loop.Part
+	for _, p := range parts {
+		if room <= 0 {
+			break
+		}
+		text := &p.Text
+		if p.Call != nil {
+			call := *p.Call
+			p.Call, text = &call, &call.Args
+			room -= len(call.Name)
+		}
+		if len(*text) > room {
+			*text = strings.ToValidUTF8((*text)[:max(room, 0)], "")
+		}
+		room -= len(*text)
+		kept = append(kept, p)
+	}
+	return kept
 }
 
 // measure splits the request's tokens into those that an earlier request of the

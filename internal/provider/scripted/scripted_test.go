@@ -2,6 +2,7 @@ package scripted_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -116,6 +117,101 @@ func TestUsageGrowsAndIsCached(t *testing.T) {
 	}
 }
 
+func parse(t *testing.T, text string) *scripted.Client {
+	t.Helper()
+	s, err := scripted.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scripted.New(s)
+}
+
+// A rule answers its situation, and may let the model misbehave.
+func TestRulesComeBeforeAnswers(t *testing.T) {
+	t.Parallel()
+	c := parse(t, `
+models:
+  looker:
+    rules:
+      - when: {last_tool_error: true, tools_allowed: true}
+        answer: {text: "that failed"}
+      - when: {tools_allowed: false}
+        answer: {calls: [{name: forbidden}]}
+      - when: {input_contains: secret}
+        answer: {refusal: "no"}
+    answers: [{text: fine}]
+`)
+	result := func(o loop.Outcome) loop.Message {
+		return loop.Message{Role: loop.RoleUser, Parts: []loop.Part{{Kind: loop.PartToolResult, Result: &loop.ToolResult{Outcome: o}}}}
+	}
+	for name, test := range map[string]struct {
+		change func(*loop.ModelRequest)
+		finish loop.Finish
+		text   string
+	}{
+		"none holds": {func(*loop.ModelRequest) {}, loop.FinishDone, "fine"},
+		"error":      {func(r *loop.ModelRequest) { r.Messages = append(r.Messages, result(loop.OutcomePermanent)) }, loop.FinishDone, "that failed"},
+		"success":    {func(r *loop.ModelRequest) { r.Messages = append(r.Messages, result(loop.OutcomeOK)) }, loop.FinishDone, "fine"},
+		"older error": {func(r *loop.ModelRequest) {
+			r.Messages = append([]loop.Message{r.Messages[0], result(loop.OutcomePermanent)}, ask(1).Messages[1:]...)
+		}, loop.FinishDone, "fine"},
+		"no tools": {func(r *loop.ModelRequest) { r.ToolsAllowed = false }, loop.FinishToolCalls, ""},
+		"input":    {func(r *loop.ModelRequest) { r.Messages[0].Parts[0].Text = "the secret" }, loop.FinishRefused, ""},
+	} {
+		req := ask(0)
+		test.change(&req)
+		a, err := c.Generate(t.Context(), req)
+		if err != nil || a.Finish != test.finish || a.Message.Text() != test.text {
+			t.Errorf("%s: %s %q, %v; want %s %q", name, a.Finish, a.Message.Text(), err, test.finish, test.text)
+		}
+	}
+}
+
+// The run's input is text of a user: it must stay inside its string.
+func TestInputCannotBreakArguments(t *testing.T) {
+	t.Parallel()
+	c := parse(t, `models: {looker: {answers: [{calls: [{name: get, args: {q: ["{{.Input}}", 7], n: {deep: "<{{.N}}>"}}}]}]}}`)
+	req := ask(0)
+	req.Messages[0].Parts[0].Text = `a "quoted" {{.N}} \ text`
+	a, err := c.Generate(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want any
+	if err := json.Unmarshal([]byte(a.Message.Calls()[0].Args), &got); err != nil {
+		t.Fatalf("args %s: %v", a.Message.Calls()[0].Args, err)
+	}
+	want = map[string]any{"q": []any{`a "quoted" {{.N}} \ text`, 7.0}, "n": map[string]any{"deep": "<1>"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("args (-want +got):\n%s", diff)
+	}
+}
+
+// A truncated answer is cut as a model's is, in the middle of what it wrote.
+func TestTruncatedAnswerIsCut(t *testing.T) {
+	t.Parallel()
+	c := parse(t, `models: {looker: {answers: [{text: "0123456789é", calls: [{name: get, args: {q: "a long argument"}}, {name: more}]}]}}`)
+	for limit, want := range map[int64][]string{2: {"01234567"}, 3: {"0123456789é"}, 5: {"0123456789é", `{"q":`}, 11: {"0123456789é", `{"q":"a long argument"}`}} {
+		req := ask(0)
+		req.MaxOutputTokens = limit
+		a, err := c.Generate(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, p := range a.Message.Parts {
+			if p.Call != nil && p.Call.Name == "get" {
+				got = append(got, p.Call.Args)
+			} else if p.Call == nil {
+				got = append(got, p.Text)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" || a.Finish != loop.FinishTruncated || a.Usage.AllOutput() != limit {
+			t.Errorf("limit %d: finish %s, usage %+v, parts (-want +got):\n%s", limit, a.Finish, a.Usage, diff)
+		}
+	}
+}
+
 func TestDelayHonoursTheContext(t *testing.T) {
 	t.Parallel()
 	s, err := scripted.Parse([]byte("models: {m: {answers: [{text: late, delay: 1h}]}}"))
@@ -124,8 +220,15 @@ func TestDelayHonoursTheContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := scripted.New(s).Generate(ctx, loop.ModelRequest{Model: "m", MaxOutputTokens: 10}); err == nil {
-		t.Error("an ended context gave an answer")
+	_, err = scripted.New(s).Generate(ctx, loop.ModelRequest{Model: "m", MaxOutputTokens: 10})
+	var me *loop.ModelError
+	if !errors.As(err, &me) || me.Class != loop.ErrorCancelled {
+		t.Errorf("an ended context: %v, want it cancelled", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err = scripted.New(s).Generate(ctx, loop.ModelRequest{Model: "m", MaxOutputTokens: 10}); !errors.As(err, &me) || me.Class != loop.ErrorTimeout {
+		t.Errorf("a deadline: %v, want a timeout", err)
 	}
 }
 
@@ -134,11 +237,15 @@ func TestBadScriptsNameThePlace(t *testing.T) {
 	for text, want := range map[string]string{
 		"models: {}":                 "models",
 		"models: {m: {answers: []}}": "models.m.answers",
-		"models: {m: {answers: [{calls: [{args: {}}]}]}}":              "models.m.answers[0].calls[0].name",
-		"models: {m: {answers: [{text: '{{.Nope}}'}]}}":                "models.m.answers[0].text",
-		"models: {m: {answers: [{text: a}], loop_from: 2}}":            "loop_from",
-		"models: {m: {answers: [{tekst: a}]}}":                         "tekst",
-		"models: {m: {answers: [{text: a, errors: [{status: 500}]}]}}": "errors[0].class",
+		"models: {m: {answers: [{calls: [{args: {}}]}]}}":                          "models.m.answers[0].calls[0].name",
+		"models: {m: {answers: [{text: '{{.Nope}}'}]}}":                            "models.m.answers[0].text",
+		"models: {m: {answers: [{text: a}], loop_from: 2}}":                        "loop_from",
+		"models: {m: {answers: [{tekst: a}]}}":                                     "tekst",
+		"models: {m: {answers: [{text: a, errors: [{status: 500}]}]}}":             "errors[0].class",
+		"models: {m: {answers: [{text: a, finish: stop}]}}":                        "models.m.answers[0].finish",
+		"models: {m: {answers: [{text: a, errors: [{class: boom}]}]}}":             "models.m.answers[0].errors[0].class",
+		"models: {m: {answers: [{text: a}], rules: [{answer: {text: b}}]}}":        "models.m.rules[0].when is empty",
+		"models: {m: {answers: [{calls: [{name: a, args: {b: ['{{.Nope}}']}}]}]}}": "models.m.answers[0].calls[0].args: b: [0]",
 	} {
 		if _, err := scripted.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want a word about %s", text, err, want)

@@ -1,0 +1,293 @@
+package engine_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/loopd/loopd/internal/engine"
+	"github.com/loopd/loopd/internal/engine/enginetest"
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// scenario is a run that is killed at every point that there is.
+type scenario struct {
+	name   string
+	spec   loop.Spec
+	script []enginetest.Answer
+}
+
+func scenarios() []scenario {
+	asks := func(tools ...loop.ToolSpec) []enginetest.Answer {
+		var calls []loop.ToolCall
+		for _, t := range tools {
+			calls = append(calls, call(t))
+		}
+		return []enginetest.Answer{enginetest.Ask(calls...), enginetest.Say("done")}
+	}
+	wrapUp := scenario{name: "wrap-up", spec: enginetest.Spec(look, send)}
+	wrapUp.spec.Limits.Iterations = 3
+	for i := range 5 {
+		args := fmt.Sprintf(`{"n":%d}`, i)
+		wrapUp.script = append(wrapUp.script, enginetest.Ask(enginetest.Call("look", args), enginetest.Call("send", args)))
+	}
+	contract := scenario{
+		name: "output contract", spec: enginetest.Spec(put),
+		script: []enginetest.Answer{enginetest.Ask(call(put)), enginetest.Say("no JSON"), enginetest.Say(`{"ok":true}`)},
+	}
+	contract.spec.Definition.OutputSchema = []byte(`{"type":"object"}`)
+	queue := scenario{name: "one at a time", spec: enginetest.Spec(send), script: []enginetest.Answer{
+		enginetest.Ask(enginetest.Call("send", `{"n":1}`), enginetest.Call("send", `{"n":2}`), enginetest.Call("send", `{"n":3}`)), enginetest.Say("done"),
+	}}
+	queue.spec.Limits.ParallelCalls = 1
+	return []scenario{
+		{"read-only", enginetest.Spec(look), asks(look)},
+		{"idempotent", enginetest.Spec(put), asks(put)},
+		{"side effect", enginetest.Spec(send), asks(send)},
+		{"irreversible", enginetest.Spec(wipe), asks(wipe)},
+		{"parallel mix", enginetest.Spec(look, put, send, wipe), append([]enginetest.Answer{
+			enginetest.Ask(call(look), enginetest.Call("nonsense", "{}"), call(put), call(send), enginetest.Call("put", "no JSON"), call(wipe)),
+		}, asks(look)...)},
+		{"retry", enginetest.Spec(send), []enginetest.Answer{
+			{Calls: []loop.ToolCall{call(send)}, Fail: []error{throttled(0)}}, {Text: "done", Fail: []error{throttled(2 * time.Minute)}},
+		}},
+		wrapUp, contract, queue,
+	}
+}
+
+// fate is what happens to the first worker of a run, at point n.
+type fate struct {
+	name   string
+	points func(commits, effects int) int
+	befall func(w *world, run loop.RunRef, worker *enginetest.Worker, n int)
+}
+
+func fates() []fate {
+	atCommits := func(commits, _ int) int { return commits }
+	atAppend := func(worker *enginetest.Worker, n int, do func()) {
+		count := 0
+		worker.BeforeAppend = func(loop.Lease, engine.Batch) error {
+			if count++; count == n {
+				do()
+			}
+			return nil
+		}
+	}
+	return []fate{
+		{"killed after commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+			worker.KillAfterCommit = n
+		}},
+		{"killed between effect and record", func(_, effects int) int { return effects }, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+			worker.KillAfterEffect = n
+		}},
+		{"killed before commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+			atAppend(worker, n, worker.Kill)
+		}},
+		{"robbed of the lease before commit", atCommits, func(w *world, run loop.RunRef, worker *enginetest.Worker, n int) {
+			atAppend(worker, n, func() { w.store.Steal(run, "") })
+		}},
+		{"drained before commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+			atAppend(worker, n, worker.Drain)
+		}},
+	}
+}
+
+// outcome is what a run comes to, whatever happened to its workers.
+type outcome struct {
+	State      loop.RunState
+	Reason     loop.StopReason
+	Answer     string
+	Iterations int
+	ToolCalls  int
+	Transcript []string
+	Effects    map[string]int // of the tools that change something, by what they were asked
+}
+
+func TestCrashAnywhere(t *testing.T) {
+	t.Parallel()
+	for _, sc := range scenarios() {
+		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel()
+			var want outcome
+			var commits, effects int
+			bubble(t, func(w *world) {
+				want, commits, effects = sc.live(w, nil)
+			})
+			for _, f := range fates() {
+				for n := 1; n <= f.points(commits, effects); n++ {
+					t.Run(fmt.Sprintf("%s %d", f.name, n), func(t *testing.T) {
+						bubble(t, func(w *world) {
+							got, _, _ := sc.live(w, func(run loop.RunRef, worker *enginetest.Worker) { f.befall(w, run, worker, n) })
+							w.equal("outcome", want, got)
+						})
+					})
+				}
+			}
+		})
+	}
+}
+
+// live takes the scenario to its end. The first worker meets its fate, if there is
+// one; then others come, the second of which dies as well.
+func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) (o outcome, commits, effects int) {
+	w.Helper()
+	w.model.Script = sc.script
+	w.tools.Replies = map[string]func(int) loop.ToolReply{}
+	for _, t := range sc.spec.Definition.Tools {
+		w.tools.Replies[t.Name] = func(int) loop.ToolReply { return enginetest.OK("result of " + t.Name) }
+	}
+	run := w.create(sc.spec)
+	first := w.worker()
+	if befall != nil {
+		befall(run, first)
+	}
+	w.start(first)
+	retries := w.live(run, func() {
+		switch {
+		case len(w.workers) == 1 && first.Context().Err() != nil:
+			second := w.worker()
+			second.KillAfterCommit = 2
+			w.start(second)
+		case len(w.workers) == 2 && w.workers[1].Dead():
+			w.started()
+		}
+	})
+	w.audit(run, retries)
+	return w.outcome(run), first.Commits(), first.Effects()
+}
+
+// live lets time pass until the run ends. It starts workers as each tick says, and
+// decides what waits: it approves, and resolves calls in doubt by the truth. It
+// returns how often it had a call sent again.
+func (w *world) live(run loop.RunRef, tick func()) map[string]int {
+	w.Helper()
+	retries, decided := map[string]int{}, map[string]bool{}
+	for range 2000 {
+		synctest.Wait()
+		tick()
+		h := w.store.Head(run)
+		if h.State.Terminal() {
+			return retries
+		}
+		for _, a := range h.RequiredActions {
+			once := fmt.Sprint(a.Kind, a.CallID, retries[a.CallID])
+			if h.State != loop.StateRequiresAction || decided[once] {
+				continue
+			}
+			decided[once] = true
+			w.decide(run, a, retries)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	w.Fatalf("the run is lost: it is %s, owned by %q", w.store.Head(run).State, w.store.Owner(run))
+	return nil
+}
+
+func (w *world) decide(run loop.RunRef, a loop.RequiredAction, retries map[string]int) {
+	w.Helper()
+	if a.Kind == "approve" {
+		w.signal(run, loop.ApprovalDecided{CallID: a.CallID, ArgsHash: a.ArgsHash, Approved: true})
+		return
+	}
+	for _, s := range w.tools.Sent() {
+		if s.CallID == a.CallID {
+			w.signal(run, loop.CallResolved{CallID: a.CallID, Resolution: loop.ResolvedSucceeded, Result: "result of " + a.Tool})
+			return
+		}
+	}
+	retries[a.CallID]++
+	w.signal(run, loop.CallResolved{CallID: a.CallID, Resolution: loop.ResolvedRetry})
+}
+
+// audit checks what must be true of every run, whatever happened to it.
+func (w *world) audit(run loop.RunRef, retries map[string]int) {
+	w.Helper()
+	s := w.state(run)
+	h := s.Head()
+	w.equal("head", h, w.store.Head(run))
+	w.equal("held at the end", loop.USD(0), h.Held)
+	w.equal("owner at the end", "", w.store.Owner(run))
+	if h.Cost.Total() > s.Spec().Limits.Cost {
+		w.Errorf("the run cost %s USD", h.Cost.Total())
+	}
+	w.auditSends(run, retries)
+
+	results := map[string]int{}
+	calls := 0
+	for _, m := range s.Transcript() {
+		calls += len(m.Calls())
+		for _, p := range m.Parts {
+			if p.Result != nil {
+				results[p.Result.CallID]++
+			}
+		}
+	}
+	w.equal("calls with a result", calls, len(results))
+	for id, n := range results {
+		w.equal("results of "+id, 1, n)
+	}
+}
+
+// auditSends checks the ledger of the world against the journal.
+func (w *world) auditSends(run loop.RunRef, retries map[string]int) {
+	w.Helper()
+	begun := map[string]bool{}
+	for _, b := range bodies[loop.CallBegun](w, run) {
+		begun[fmt.Sprint(b.CallID, b.Attempt)] = true
+	}
+	approved := map[string]bool{}
+	for _, d := range bodies[loop.ApprovalDecided](w, run) {
+		approved[d.CallID] = d.Approved
+	}
+	sent, byCall := map[string]int{}, map[string]int{}
+	for _, s := range w.tools.Sent() {
+		spec, _ := w.state(run).Spec().Definition.Tool(s.Tool)
+		attempt := fmt.Sprint(s.CallID, s.Attempt)
+		sent[attempt]++
+		byCall[s.CallID]++
+		w.equal("key", "loopd:"+run.ID+":"+s.CallID, s.Key)
+		w.equal("sends of "+attempt, 1, sent[attempt])
+		if !begun[attempt] {
+			w.Errorf("attempt %d of %s was sent without an intent", s.Attempt, s.CallID)
+		}
+		if spec.Effect == loop.Irreversible && !approved[s.CallID] {
+			w.Errorf("%s was sent without an approval", s.CallID)
+		}
+		if (spec.Effect == loop.SideEffect || spec.Effect == loop.Irreversible) && byCall[s.CallID] > 1 {
+			w.Errorf("%s %s was sent %d times, and %d times by authority", spec.Effect, s.CallID, byCall[s.CallID], retries[s.CallID])
+		}
+	}
+}
+
+// outcome reads what the run came to. Ids of calls are left out: a model call that
+// was lost is made again under the next number.
+func (w *world) outcome(run loop.RunRef) outcome {
+	w.Helper()
+	s := w.state(run)
+	h := s.Head()
+	o := outcome{
+		State: h.State, Reason: h.Stop.Reason, Answer: h.Answer, Iterations: h.Iterations, ToolCalls: h.ToolCalls, Effects: map[string]int{},
+	}
+	for _, m := range s.Transcript() {
+		for _, p := range m.Parts {
+			switch {
+			case p.Call != nil:
+				o.Transcript = append(o.Transcript, fmt.Sprintf("%s calls %s %s", m.Role, p.Call.Name, p.Call.Args))
+			case p.Result != nil:
+				o.Transcript = append(o.Transcript, fmt.Sprintf("%s is told %s: %s: %s", m.Role, p.Result.Name, p.Result.Outcome, p.Result.Content))
+			default:
+				o.Transcript = append(o.Transcript, fmt.Sprintf("%s: %s", m.Role, p.Text))
+			}
+		}
+	}
+	keys := map[string]bool{}
+	for _, sent := range w.tools.Sent() {
+		spec, _ := s.Spec().Definition.Tool(sent.Tool)
+		if spec.Effect != loop.ReadOnly && !keys[sent.Key] {
+			keys[sent.Key] = true
+			o.Effects[sent.Tool]++
+		}
+	}
+	return o
+}

@@ -1,0 +1,76 @@
+package postgres
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// told reads rows of one text column.
+func told(t *testing.T, s *Store, query string) []string {
+	t.Helper()
+	rows, err := s.pool.Query(t.Context(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+func TestViews(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	create(t, s)
+	lease := claimOne(t, s, "w1")
+	stop := loop.Stop{Reason: loop.RepeatCall, Guard: "no_progress", Message: "3 identical iterations", Observed: "3", Limit: "3"}
+	withNative := answer(1, "{\"id\":\"nul \x00\"}")
+	withNative.Message.Native = &loop.Native{Wire: "openai", JSON: []byte(`{"lone":"\ud800","low":"\udc00","pair":"\ud83e\udde8","text":"\\u0000 \\ud800"}`)}
+	b := batch(lease, 2, claimed(lease), loop.ModelStarted{Call: 1}, withNative,
+		loop.CallBegun{CallID: "c1-1", Attempt: 1},
+		loop.CallFinished{CallID: "c1-1", Outcome: loop.OutcomeRetryable, Content: "429 \x00"},
+		loop.Tripped{Guard: "no_progress", Verdict: loop.VerdictNudge, Reason: loop.RepeatCall, Say: "Try something else.",
+			Message: "same call", Observed: "2", Limit: "3", Iteration: 1, Evidence: []loop.Evidence{{CallID: "c1-1", Tool: "get_order"}}},
+		loop.ModelFailed{Call: 2, Class: loop.ErrorThrottle, Message: "slow down"},
+		answer(3, `{"id":2}`),
+		loop.CallRefused{CallID: "c3-1", Outcome: loop.OutcomeUnknownTool, Content: "no such tool"},
+		loop.ApprovalDecided{CallID: "c3-2", Approved: true, Reason: "fine"},
+		loop.CallDoubted{CallID: "c3-2", Reason: "timeout"},
+		loop.CallResolved{CallID: "c3-2", Resolution: loop.ResolvedSucceeded, Result: "refunded"},
+		loop.AnswerRejected{Say: "The answer must be JSON."},
+		loop.CancelRequested{Reason: "enough"},
+		loop.Finished{State: loop.StateStopped, Stop: stop})
+	b.Head = loop.Head{State: loop.StateStopped, Iterations: 2, Stop: &stop, EndedAt: at(9),
+		Usage: loop.Usage{InputUncached: 100, CacheRead: 20, Output: 7, Reasoning: 3}, Cost: loop.Cost{Input: loop.USD(21_300_000_000)}}
+	mustAppend(t, s, lease, b)
+
+	diff(t, "transcript", told(t, s, "SELECT iteration || ' ' || speaker || ': ' || text FROM transcript"), []string{
+		"0 user: Where is order ORD-4892?",
+		"1 assistant: I look it up.",
+		"1 calls: c1-1: get_order({\"id\":\"nul \ufffd\"})",
+		"1 tool: c1-1 retryable: 429 \ufffd",
+		"1 guard: no_progress: Try something else.",
+		"1 provider: throttle: slow down",
+		"2 assistant: I look it up.",
+		"2 calls: c3-1: get_order({\"id\":2})",
+		"2 tool: c3-1 unknown_tool: no such tool",
+		"2 person: c3-2 approved: fine",
+		"2 tool: c3-2 in doubt: timeout",
+		"2 person: c3-2 resolved as succeeded: refunded",
+		"2 guard: output: The answer must be JSON.",
+		"2 person: cancel: enough",
+		"2 loopd: STOPPED REPEAT_CALL: 3 identical iterations",
+	})
+	diff(t, "run_summary", told(t, s, `SELECT concat_ws(' ', agent, state, stop_reason, iterations, cost_usd, input_tokens, output_tokens) FROM run_summary`),
+		[]string{"agents/support STOPPED REPEAT_CALL 2 0.021300000000 120 10"})
+	diff(t, "trips", told(t, s, `SELECT concat_ws(' ', agent, guard, verdict, reason, observed, "limit", message, iteration, evidence->0->>'call_id') FROM trips`),
+		[]string{"agents/support no_progress nudge REPEAT_CALL 2 3 same call 1 c1-1"})
+	diff(t, "readable", told(t, s, `SELECT readable(body) -> 'message' -> 'native' -> 'json' ->> 'pair' FROM events WHERE seq = 4`),
+		[]string{"\U0001f9e8"})
+	diff(t, "readable", told(t, s, `SELECT readable(body) -> 'message' -> 'native' -> 'json' ->> 'text' FROM events WHERE seq = 4`),
+		[]string{`\u0000 \ud800`})
+}
