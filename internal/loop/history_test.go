@@ -376,6 +376,9 @@ func (h *history) callTools(a loop.CallTools) {
 			continue
 		}
 		content := fmt.Sprintf("result %d", h.below(3))
+		if h.odds(4) { // as large as it may be
+			content += strings.Repeat("x", int(send.MaxResult)-len(content))
+		}
 		if h.mood == stubborn {
 			content = "nothing new"
 		}

@@ -227,6 +227,20 @@ func TestTakeChangedCalls(t *testing.T) {
 	}
 }
 
+// TestLabels: metrics never carry a word that the model made up.
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	s := fold(t, toolSpec(), answered(1, loop.ToolCall{ID: "a", Name: "look"}, loop.ToolCall{ID: "b", Name: "made up"})...)
+	for id, want := range map[string]string{"a": "look", "b": "_unknown", "none": "_unknown"} {
+		if got := s.ToolLabel(id); got != want {
+			t.Errorf("call %s is counted under %q, want %q", id, got, want)
+		}
+	}
+	if s.Spec().Agent != "agents/a" || !s.CreatedAt().Equal(epoch0) {
+		t.Errorf("agent %q, created at %v", s.Spec().Agent, s.CreatedAt())
+	}
+}
+
 // TestRequest: what a provider is sent, apart from the transcript.
 func TestRequest(t *testing.T) {
 	t.Parallel()
