@@ -26,10 +26,7 @@ func (p ports) Append(ctx context.Context, l loop.Lease, b engine.Batch) error {
 		return p.store.Release(ctx, l)
 	}
 	err := p.store.Append(ctx, l, postgres.Batch(b))
-	switch {
-	case errors.Is(err, postgres.ErrUnknownOutcome): // whoever claims the run next reads the truth
-		return fmt.Errorf("%w: %w", loop.ErrLeaseLost, err)
-	case errors.Is(err, postgres.ErrOverBudget), errors.Is(err, postgres.ErrWrongSeq):
+	if errors.Is(err, postgres.ErrUnknownOutcome) { // whoever claims the run next reads the truth
 		return fmt.Errorf("%w: %w", loop.ErrRefused, err)
 	}
 	return err

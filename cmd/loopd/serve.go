@@ -143,7 +143,9 @@ func (d *daemon) run(ctx context.Context, ready func(context.Context) error) err
 		"admin", d.adminLis.Addr().String(), "version", version)
 	serving, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	group, parts := errgroup.WithContext(context.WithoutCancel(ctx))
+	lifetime, endParts := context.WithCancel(context.WithoutCancel(ctx))
+	defer endParts()
+	group, parts := errgroup.WithContext(lifetime)
 	for _, part := range d.server.Parts(d.grpcLis, d.httpLis) {
 		group.Go(func() error { return part(parts) })
 	}
@@ -151,7 +153,10 @@ func (d *daemon) run(ctx context.Context, ready func(context.Context) error) err
 	engineDone := make(chan struct{})
 	group.Go(func() error {
 		defer close(engineDone)
-		return d.engine.Run(serving)
+		if err := d.engine.Run(serving); serving.Err() == nil {
+			return err
+		}
+		return nil // asked to end, be it before the database was there
 	})
 	if d.beside != nil {
 		group.Go(func() error { return d.beside(serving) })
@@ -168,7 +173,7 @@ func (d *daemon) run(ctx context.Context, ready func(context.Context) error) err
 	case <-parts.Done(): // a part failed
 		stop(context.Cause(parts))
 	}
-	return d.shutdown(ctx, group, engineDone)
+	return d.shutdown(ctx, group, endParts, engineDone)
 }
 
 // errReadyDone ends a daemon whose ready function has returned.
@@ -177,12 +182,14 @@ var errReadyDone = errors.New("done")
 // shutdownGrace is what answers in flight get after the runs are handed over.
 const shutdownGrace = 5 * time.Second
 
-func (d *daemon) shutdown(ctx context.Context, group *errgroup.Group, engineDone <-chan struct{}) error {
+func (d *daemon) shutdown(ctx context.Context, group *errgroup.Group, endParts func(), engineDone <-chan struct{}) error {
 	d.server.Drain()
 	<-engineDone
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
-	errs := []error{d.server.Shutdown(bounded), d.admin.Shutdown(bounded), closedIsFine(group.Wait())}
+	errs := []error{d.server.Shutdown(bounded), d.admin.Shutdown(bounded)}
+	endParts()
+	errs = append(errs, closedIsFine(group.Wait()))
 	if err := d.flush(bounded); err != nil {
 		d.log.WarnContext(bounded, "traces were not flushed", "error", err)
 	}
