@@ -350,16 +350,16 @@ func TestMetricsAgreeWithTheJournal(t *testing.T) {
 	metrics := scrape(t, "http://"+p.admin+"/metrics")
 	pool := connect(t, db)
 	for series, query := range map[string]string{
-		`loopd_tokens_total{agent="agents/worker",kind="output",model="scripted/worker"}`:      `SELECT sum((body->'usage'->>'output')::bigint)::float8 FROM events WHERE kind = 'model_answered'`,
-		`loopd_tokens_total{agent="agents/worker",kind="cache_read",model="scripted/worker"}`:  `SELECT sum((body->'usage'->>'cache_read')::bigint)::float8 FROM events WHERE kind = 'model_answered'`,
-		`loopd_tokens_total{agent="agents/worker",kind="cache_write",model="scripted/worker"}`: `SELECT sum((body->'usage'->>'cache_write_5m')::bigint)::float8 FROM events WHERE kind = 'model_answered'`,
-		`loopd_cost_usd_total{agent="agents/worker",kind="output",model="scripted/worker"}`:    `SELECT sum((body->'cost'->>'output')::numeric)::float8 FROM events WHERE kind = 'model_answered'`,
-		`loopd_tool_calls_total{outcome="ok",tool="act"}`:                                      `SELECT count(*)::float8 FROM tool_calls WHERE outcome = 'ok'`,
-		`loopd_tool_calls_total{outcome="unknown_tool",tool="_unknown"}`:                       `SELECT count(*)::float8 FROM tool_calls WHERE outcome = 'unknown_tool'`,
-		`loopd_runs_finished_total{agent="agents/worker",stop_reason="COMPLETED"}`:             `SELECT count(*)::float8 FROM events WHERE kind = 'finished'`,
-		`loopd_run_iterations_sum{agent="agents/worker",outcome="SUCCEEDED"}`:                  `SELECT sum(iterations)::float8 FROM runs`,
-		`loopd_llm_requests_total{code="ok",model="scripted/worker"}`:                          `SELECT count(*)::float8 FROM events WHERE kind = 'model_answered'`,
-		`loopd_runs_started_total{agent="agents/worker",source="grpc"}`:                        `SELECT count(*)::float8 FROM runs`,
+		`loopd_tokens_total{agent="worker",kind="output",model="scripted/worker"}`:      `SELECT sum((body->'usage'->>'output')::bigint)::float8 FROM events WHERE kind = 'model_answered'`,
+		`loopd_tokens_total{agent="worker",kind="cache_read",model="scripted/worker"}`:  `SELECT sum((body->'usage'->>'cache_read')::bigint)::float8 FROM events WHERE kind = 'model_answered'`,
+		`loopd_tokens_total{agent="worker",kind="cache_write",model="scripted/worker"}`: `SELECT sum((body->'usage'->>'cache_write_5m')::bigint)::float8 FROM events WHERE kind = 'model_answered'`,
+		`loopd_cost_usd_total{agent="worker",kind="output",model="scripted/worker"}`:    `SELECT sum((body->'cost'->>'output')::numeric)::float8 FROM events WHERE kind = 'model_answered'`,
+		`loopd_tool_calls_total{outcome="ok",tool="act"}`:                               `SELECT count(*)::float8 FROM tool_calls WHERE outcome = 'ok'`,
+		`loopd_tool_calls_total{outcome="unknown_tool",tool="_unknown"}`:                `SELECT count(*)::float8 FROM tool_calls WHERE outcome = 'unknown_tool'`,
+		`loopd_runs_finished_total{agent="worker",stop_reason="COMPLETED"}`:             `SELECT count(*)::float8 FROM events WHERE kind = 'finished'`,
+		`loopd_run_iterations_sum{agent="worker",outcome="SUCCEEDED"}`:                  `SELECT sum(iterations)::float8 FROM runs`,
+		`loopd_llm_requests_total{code="ok",model="scripted/worker"}`:                   `SELECT count(*)::float8 FROM events WHERE kind = 'model_answered'`,
+		`loopd_runs_started_total{agent="worker",source="grpc"}`:                        `SELECT count(*)::float8 FROM runs`,
 	} {
 		var want float64
 		if err := pool.QueryRow(t.Context(), query).Scan(&want); err != nil {

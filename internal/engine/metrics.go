@@ -2,6 +2,7 @@ package engine
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -81,6 +82,7 @@ func (m *metrics) slots(used, all int) {
 // observe counts the events of one commit. The state has them applied.
 func (m *metrics) observe(s *loop.State, events []loop.Event) {
 	spec := s.Spec()
+	spec.Agent = strings.TrimPrefix(spec.Agent, "agents/") // the label is the agent's id
 	for _, e := range events {
 		switch b := e.Body.(type) {
 		case loop.ModelAnswered:

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/loopd/loopd/internal/engine/enginetest"
+	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/postgres"
+	"github.com/loopd/loopd/internal/postgres/pgtest"
+)
+
+// realStore is Postgres behind the ports that the engine uses.
+type realStore struct{ ports }
+
+func (s realStore) CreateRun(ctx context.Context, run loop.RunRef, spec loop.Spec) error {
+	_, _, err := s.store.CreateRun(ctx, run, spec, postgres.Idempotency{})
+	return err
+}
+
+func (s realStore) Signal(ctx context.Context, run loop.RunRef, body loop.Body) error {
+	return s.store.Signal(ctx, run, body, postgres.Idempotency{})
+}
+
+// TestPostgresConforms runs the suite that keeps the engine's fake honest on the
+// real thing.
+func TestPostgresConforms(t *testing.T) {
+	enginetest.Conformance(t, func(t *testing.T) enginetest.Store {
+		s, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.URL(t), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return realStore{ports{s}}
+	})
+}
