@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/loopd/loopd/internal/loop"
 )
@@ -158,7 +159,7 @@ func errorClass(err error) string {
 		if errors.Is(err, context.Canceled) {
 			return "cancelled"
 		}
-		if disconnected(err) {
+		if disconnected(err) || errors.Is(err, puddle.ErrClosedPool) { // closed: this process is going away
 			return "connection"
 		}
 		return "other"
