@@ -35,7 +35,7 @@ func TestRunSucceeds(t *testing.T) {
 		w.equal("sends", []string{"look/1"}, w.sends())
 		w.equal("owner", "", w.store.Owner(run))
 		w.equal("iterations", 2, h.Iterations)
-		w.equal("finished runs", 1.0, w.counted("loopd_runs_finished_total", map[string]string{"agent": "agents/test", "stop_reason": "COMPLETED"}))
+		w.equal("finished runs", 1.0, w.counted("loopd_runs_finished_total", map[string]string{"agent": "test", "stop_reason": "COMPLETED"}))
 	})
 }
 
@@ -70,7 +70,7 @@ func TestRunThatLoopsOn429IsStopped(t *testing.T) {
 		if h.Cost.Total() > spec.Limits.Cost/10 {
 			w.Errorf("the loop cost %s USD", h.Cost.Total())
 		}
-		w.equal("trips", 1.0, w.counted("loopd_guard_trips_total", map[string]string{"guard": "repeat", "action": "final_turn", "agent": "agents/test"}))
+		w.equal("trips", 1.0, w.counted("loopd_guard_trips_total", map[string]string{"guard": "repeat", "action": "final_turn", "agent": "test"}))
 	})
 }
 

@@ -57,7 +57,7 @@ const (
 	ErrorReason_ERROR_REASON_AGENT_EXISTS ErrorReason = 12
 	// FAILED_PRECONDITION: an archived agent takes no changes and starts no runs. Metadata: agent.
 	ErrorReason_ERROR_REASON_AGENT_ARCHIVED ErrorReason = 13
-	// FAILED_PRECONDITION: the request id was used for another request in the last 24 hours.
+	// ALREADY_EXISTS, over REST 422: the request id was used for another request in the last 24 hours.
 	ErrorReason_ERROR_REASON_IDEMPOTENCY_KEY_REUSED ErrorReason = 14
 	// ABORTED: a request with this request id is still being handled. Repeat it later.
 	ErrorReason_ERROR_REASON_REQUEST_IN_PROGRESS ErrorReason = 15
