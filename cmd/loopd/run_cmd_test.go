@@ -38,7 +38,7 @@ func stoppedRun() *loopdv1.Run {
 		Name: fullRun, Agent: "agents/support", AgentVersion: 3, Input: "Where is ORD-4892?",
 		State: loopdv1.RunState_RUN_STATE_STOPPED, Done: true,
 		Limits: &loopdv1.Limits{
-			MaxIterations: proto.Int32(12), MaxCostUsd: proto.String("1"), MaxToolCalls: proto.Int32(40), MaxTotalTokens: proto.Int64(500_000),
+			MaxIterations: proto.Int32(12), MaxCostUsd: new("1"), MaxToolCalls: proto.Int32(40), MaxTotalTokens: proto.Int64(500_000),
 		},
 		CreateTime: stamp(0), EndTime: stamp(7 * time.Second), Iterations: 4, ToolCalls: 3,
 		Usage:   &loopdv1.Usage{InputUncachedTokens: 4000, CacheReadTokens: 2000, OutputTokens: 500},

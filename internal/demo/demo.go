@@ -64,10 +64,10 @@ func Agents(toolURL string) []*loopdv1.Agent {
 	const rules = "You work for a shop. Use the tools to answer; say so when you cannot."
 	return []*loopdv1.Agent{
 		agent("support", "Support", rules, nil, order, shipment, customer),
-		agent("inventory", "Inventory", rules, &loopdv1.Limits{NoProgressStop: proto.Bool(true), MaxCostUsd: proto.String("0.50")}, order, inventory),
+		agent("inventory", "Inventory", rules, &loopdv1.Limits{NoProgressStop: new(true), MaxCostUsd: new("0.50")}, order, inventory),
 		agent("explorer", "Explorer", rules, &loopdv1.Limits{MaxIterations: proto.Int32(6)}, order),
 		agent("analyst", "Analyst", rules, &loopdv1.Limits{
-			MaxCostUsd: proto.String("0.10"), AnswerMaxOutputTokens: proto.Int64(1024), FinalAnswerMaxOutputTokens: proto.Int64(256),
+			MaxCostUsd: new("0.10"), AnswerMaxOutputTokens: proto.Int64(1024), FinalAnswerMaxOutputTokens: proto.Int64(256),
 		}, report),
 		agent("newcomer", "Newcomer", rules, nil, order),
 	}

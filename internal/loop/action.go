@@ -2,6 +2,7 @@ package loop
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -73,15 +74,16 @@ type Done struct{ intent }
 
 // Rejection is the event for a final answer that failed its contract.
 func Rejection(problems []string) AnswerRejected {
-	say := "Your answer does not meet the required output format. Answer again, with JSON only, and fix exactly this:"
+	var say strings.Builder
+	say.WriteString("Your answer does not meet the required output format. Answer again, with JSON only, and fix exactly this:")
 	for i, p := range problems {
 		if i == maxProblems {
-			say += "\n- and more"
+			say.WriteString("\n- and more")
 			break
 		}
-		say += "\n- " + excerpt(p, evidenceExcerpt)
+		say.WriteString("\n- " + excerpt(p, evidenceExcerpt))
 	}
-	return AnswerRejected{Problems: problems, Say: say}
+	return AnswerRejected{Problems: problems, Say: say.String()}
 }
 
 // maxProblems bounds what a re-ask lists.

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -45,10 +46,8 @@ func (l *ledger) get(id string, states ...CallState) (*call, error) {
 	if !ok {
 		return nil, fmt.Errorf("call %q is not in the journal: %w", id, ErrImpossible)
 	}
-	for _, s := range states {
-		if c.State == s {
-			return c, nil
-		}
+	if slices.Contains(states, c.State) {
+		return c, nil
 	}
 	return nil, fmt.Errorf("call %q is %s: %w", id, c.State, ErrImpossible)
 }

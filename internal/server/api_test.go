@@ -100,7 +100,7 @@ func TestARunIsPinned(t *testing.T) {
 
 	run, err := w.runs.CreateRun(t.Context(), &loopdv1.CreateRunRequest{
 		Agent: agent, Input: "Hello \x00 there", Labels: map[string]string{"tier": "2", "case": "77"},
-		Limits: &loopdv1.Limits{MaxCostUsd: proto.String("0.25"), MaxIterations: proto.Int32(7), Deadline: durationpb.New(time.Minute)},
+		Limits: &loopdv1.Limits{MaxCostUsd: new("0.25"), MaxIterations: proto.Int32(7), Deadline: durationpb.New(time.Minute)},
 	})
 	if err != nil {
 		t.Fatal(err)

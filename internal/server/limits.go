@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -116,23 +115,23 @@ func ceilingText(ceilings loop.Limits, field string) string {
 // limitsProto shows limits in force: every one of them is present.
 func limitsProto(l loop.Limits) *loopdv1.Limits {
 	return &loopdv1.Limits{
-		MaxIterations:              proto.Int32(clampInt32(l.Iterations)),
-		MaxModelCalls:              proto.Int32(clampInt32(l.ModelCalls)),
-		MaxCostUsd:                 proto.String(l.Cost.String()),
-		MaxTotalTokens:             proto.Int64(l.TotalTokens),
-		MaxOutputTokens:            proto.Int64(l.OutputTokens),
+		MaxIterations:              new(clampInt32(l.Iterations)),
+		MaxModelCalls:              new(clampInt32(l.ModelCalls)),
+		MaxCostUsd:                 new(l.Cost.String()),
+		MaxTotalTokens:             new(l.TotalTokens),
+		MaxOutputTokens:            new(l.OutputTokens),
 		Deadline:                   durationpb.New(l.Deadline),
 		MaxWallTime:                durationpb.New(l.WallTime),
-		MaxToolCalls:               proto.Int32(clampInt32(l.ToolCalls)),
-		MaxToolCallsPerAnswer:      proto.Int32(clampInt32(l.CallsPerAnswer)),
-		MaxParallelToolCalls:       proto.Int32(clampInt32(l.ParallelCalls)),
-		MaxIdenticalIterations:     proto.Int32(clampInt32(l.IdenticalIters)),
-		MaxErrorIterations:         proto.Int32(clampInt32(l.ErrorIters)),
-		MaxInvalidIterations:       proto.Int32(clampInt32(l.InvalidIters)),
-		FinalAnswerMaxOutputTokens: proto.Int64(l.FinalOutput),
-		AnswerMaxOutputTokens:      proto.Int64(l.AnswerOutput),
-		MaxReasks:                  proto.Int32(clampInt32(l.Reasks)),
-		ContextStopAt:              proto.Float64(l.StopAt),
-		NoProgressStop:             proto.Bool(l.NoProgressStops),
+		MaxToolCalls:               new(clampInt32(l.ToolCalls)),
+		MaxToolCallsPerAnswer:      new(clampInt32(l.CallsPerAnswer)),
+		MaxParallelToolCalls:       new(clampInt32(l.ParallelCalls)),
+		MaxIdenticalIterations:     new(clampInt32(l.IdenticalIters)),
+		MaxErrorIterations:         new(clampInt32(l.ErrorIters)),
+		MaxInvalidIterations:       new(clampInt32(l.InvalidIters)),
+		FinalAnswerMaxOutputTokens: new(l.FinalOutput),
+		AnswerMaxOutputTokens:      new(l.AnswerOutput),
+		MaxReasks:                  new(clampInt32(l.Reasks)),
+		ContextStopAt:              new(l.StopAt),
+		NoProgressStop:             new(l.NoProgressStops),
 	}
 }

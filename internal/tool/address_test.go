@@ -134,9 +134,9 @@ func TestRedirectInsideOneHost(t *testing.T) {
 
 func TestCheckRedirectKeepsTLS(t *testing.T) {
 	t.Parallel()
-	from := &http.Request{Method: "GET", URL: &url.URL{Scheme: "https", Host: "a.example"}}
+	from := &http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: "a.example"}}
 	for _, to := range []*url.URL{{Scheme: "http", Host: "a.example"}, {Scheme: "https", Host: "a.example", User: url.User("x")}} {
-		if err := checkRedirect(&http.Request{Method: "GET", URL: to}, []*http.Request{from}); err == nil {
+		if err := checkRedirect(&http.Request{Method: http.MethodGet, URL: to}, []*http.Request{from}); err == nil {
 			t.Errorf("redirect to %s is followed", to)
 		}
 	}

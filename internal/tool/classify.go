@@ -58,8 +58,7 @@ func (x *exchange) do(ctx context.Context) loop.ToolReply {
 
 // unsendable is a request that could not be built: a definite failure.
 func (x *exchange) unsendable(err error) loop.ToolReply {
-	var argument *argumentError
-	if errors.As(err, &argument) {
+	if argument, ok := errors.AsType[*argumentError](err); ok {
 		return x.fail(loop.OutcomeInvalidArgs, problem{Kind: "invalid_arguments", Message: argument.problem + ". Nothing was sent."})
 	}
 	return x.fail(loop.OutcomePermanent, problem{Kind: "configuration", Message: err.Error() + ". Nothing was sent."})
@@ -157,8 +156,7 @@ func answerMessage(outcome loop.Outcome, status int) string {
 
 // why is the innermost reason of a failed request, without the URL around it.
 func (x *exchange) why(err error) string {
-	var ue *url.Error
-	if errors.As(err, &ue) {
+	if ue, ok := errors.AsType[*url.Error](err); ok {
 		err = ue.Err
 	}
 	if isTimeout(err) {

@@ -132,9 +132,7 @@ func topLevel(args string) (map[string]json.RawMessage, error) {
 // arguments that are left for the query.
 func fillPath(template string, args map[string]json.RawMessage) (*url.URL, map[string]json.RawMessage, error) {
 	left := make(map[string]json.RawMessage, len(args))
-	for name, value := range args {
-		left[name] = value
-	}
+	maps.Copy(left, args)
 	var problem error
 	filled := placeholder.ReplaceAllStringFunc(template, func(match string) string {
 		name := match[1 : len(match)-1]

@@ -93,8 +93,7 @@ func compile(schema []byte) (*jsonschema.Schema, error) {
 // wordCompileError says what is wrong with a schema without the library's own
 // words for its made-up URL.
 func wordCompileError(err error, doc any) error {
-	var load *jsonschema.LoadURLError
-	if errors.As(err, &load) {
+	if load, ok := errors.AsType[*jsonschema.LoadURLError](err); ok {
 		return fmt.Errorf("schema: refers to %s; only references inside the schema are allowed, so copy it into $defs", load.URL)
 	}
 	var invalid *jsonschema.SchemaValidationError

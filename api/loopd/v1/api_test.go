@@ -2,6 +2,7 @@ package loopdv1_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -241,12 +242,7 @@ func element(field protoreflect.FieldDescriptor) protoreflect.MessageDescriptor 
 
 func outputOnly(field protoreflect.FieldDescriptor) bool {
 	behaviors, _ := proto.GetExtension(field.Options(), annotations.E_FieldBehavior).([]annotations.FieldBehavior)
-	for _, b := range behaviors {
-		if b == annotations.FieldBehavior_OUTPUT_ONLY {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(behaviors, annotations.FieldBehavior_OUTPUT_ONLY)
 }
 
 func httpRule(rule *annotations.HttpRule) (verb, path string) {

@@ -56,7 +56,7 @@ func run(in io.Reader, out io.Writer) error {
 	answer, err := proto.Marshal(&pluginpb.CodeGeneratorResponse{
 		SupportedFeatures: proto.Uint64(uint64(pluginpb.CodeGeneratorResponse_FEATURE_PROTO3_OPTIONAL)),
 		File: []*pluginpb.CodeGeneratorResponse_File{
-			{Name: proto.String("openapi.json"), Content: proto.String(text)},
+			{Name: new("openapi.json"), Content: new(text)},
 		},
 	})
 	if err != nil {
