@@ -150,7 +150,7 @@ func showAgent(w io.Writer, agent *loopdv1.Agent) error {
 // readYAML reads one YAML or JSON document into a message, by the names that the
 // message has in the API. A member it does not know is an error.
 func (c *client) readYAML(file string, m proto.Message) error {
-	var in io.Reader = c.env.Stdin
+	in := c.env.Stdin
 	if file != "-" {
 		f, err := os.Open(file) //nolint:gosec // the user names the file to read
 		if err != nil {

@@ -27,6 +27,7 @@ func (s realStore) Signal(ctx context.Context, run loop.RunRef, body loop.Body) 
 // real thing.
 func TestPostgresConforms(t *testing.T) {
 	enginetest.Conformance(t, func(t *testing.T) enginetest.Store {
+		t.Helper()
 		s, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.URL(t), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)

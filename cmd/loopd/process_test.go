@@ -105,7 +105,7 @@ func freePort(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // only its number was wanted
+	defer l.Close()
 	return l.Addr().String()
 }
 
@@ -186,7 +186,7 @@ func newToolServer(t *testing.T) *toolServer {
 		}
 		fmt.Fprint(w, `{"ok": true}`)
 	}))
-	t.Cleanup(s.Server.Close)
+	t.Cleanup(s.Close)
 	return s
 }
 

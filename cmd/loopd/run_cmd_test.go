@@ -52,7 +52,7 @@ func stoppedRun() *loopdv1.Run {
 	}
 	for i := int32(1); i <= 3; i++ {
 		run.Stop.Evidence = append(run.Stop.Evidence, &loopdv1.Evidence{
-			Iteration: i, CallId: "c" + string('0'+rune(i)) + "-1", Tool: "get_order_status",
+			Iteration: i, CallId: "c" + string('0'+i) + "-1", Tool: "get_order_status",
 			Arguments: `{"order": "ORD-4892"}`, ArgumentsHash: "9f3a", Result: "429: try again later", ResultHash: "e41c",
 		})
 	}

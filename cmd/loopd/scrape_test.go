@@ -32,11 +32,11 @@ func connect(t *testing.T, url string) *pgxpool.Pool {
 // scrape reads a metrics page: series, as written there, to value.
 func scrape(t *testing.T, url string) map[string]float64 {
 	t.Helper()
-	resp, err := http.Get(url) //nolint:noctx // a test
+	resp, err := http.Get(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // a test
+	defer resp.Body.Close()
 	series := map[string]float64{}
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {

@@ -243,7 +243,7 @@ func openPrices(c config) (*pricing.Book, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read --prices: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	override, err := pricing.Load(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.prices, err)

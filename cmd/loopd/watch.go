@@ -197,7 +197,7 @@ func (p *lines) event(e *loopdv1.Event) error {
 		p.open(e.GetIteration(), b)
 	case loop.ModelFailed:
 		p.cost += b.Cost.Total()
-		p.say("model call failed (%s): %s", b.Class, b.Message)
+		p.sayf("model call failed (%s): %s", b.Class, b.Message)
 	case loop.CallRefused:
 		p.mark(b.CallID, b.Outcome)
 	case loop.CallFinished:
@@ -206,16 +206,16 @@ func (p *lines) event(e *loopdv1.Event) error {
 		p.mark(b.CallID, loop.OutcomeUnknown)
 	case loop.Tripped:
 		p.close(at)
-		p.say("guard %s: %s: %s", b.Guard, b.Verdict, b.Message)
+		p.sayf("guard %s: %s: %s", b.Guard, b.Verdict, b.Message)
 	case loop.Suspended:
 		p.close(at)
-		p.say("waits: %s", b.Reason)
+		p.sayf("waits: %s", b.Reason)
 	case loop.Claimed:
 		if b.Attempt > 1 {
-			p.say("attempt %d on %s", b.Attempt, b.Worker)
+			p.sayf("attempt %d on %s", b.Attempt, b.Worker)
 		}
 	case loop.CancelRequested:
-		p.say("cancel requested %s", b.Reason)
+		p.sayf("cancel requested %s", b.Reason)
 	case loop.Finished:
 		p.close(at)
 	}
@@ -260,7 +260,7 @@ func (p *lines) close(at time.Time) {
 	p.iteration = 0
 }
 
-// say writes a line about what happens between iterations.
-func (p *lines) say(format string, args ...any) {
+// sayf writes a line about what happens between iterations.
+func (p *lines) sayf(format string, args ...any) {
 	fmt.Fprintf(p.w, "        %s\n", oneLine(fmt.Sprintf(format, args...)))
 }

@@ -61,23 +61,25 @@ func Agents(toolURL string) []*loopdv1.Agent {
 	customer := tool(toolURL, "customers", "get_customer", "Look up a customer.", "customer_id")
 	inventory := tool(toolURL, "inventory", "check_inventory", "Ask the warehouse how many of an article are in stock.", "sku")
 	report := tool(toolURL, "reports", "read_report", "Read one page of the returns report.", "page")
-	const rules = "You work for a shop. Use the tools to answer; say so when you cannot."
 	return []*loopdv1.Agent{
-		agent("support", "Support", rules, nil, order, shipment, customer),
-		agent("inventory", "Inventory", rules, &loopdv1.Limits{NoProgressStop: new(true), MaxCostUsd: new("0.50")}, order, inventory),
-		agent("explorer", "Explorer", rules, &loopdv1.Limits{MaxIterations: proto.Int32(6)}, order),
-		agent("analyst", "Analyst", rules, &loopdv1.Limits{
+		agent("support", "Support", nil, order, shipment, customer),
+		agent("inventory", "Inventory", &loopdv1.Limits{NoProgressStop: new(true), MaxCostUsd: new("0.50")}, order, inventory),
+		agent("explorer", "Explorer", &loopdv1.Limits{MaxIterations: proto.Int32(6)}, order),
+		agent("analyst", "Analyst", &loopdv1.Limits{
 			MaxCostUsd: new("0.10"), AnswerMaxOutputTokens: proto.Int64(1024), FinalAnswerMaxOutputTokens: proto.Int64(256),
 		}, report),
-		agent("newcomer", "Newcomer", rules, nil, order),
+		agent("newcomer", "Newcomer", nil, order),
 	}
 }
 
+// rules are the instructions of every agent of the demo.
+const rules = "You work for a shop. Use the tools to answer; say so when you cannot."
+
 // agent is one agent on the scripted model of the same name.
-func agent(id, display, instructions string, limits *loopdv1.Limits, tools ...*loopdv1.Tool) *loopdv1.Agent {
+func agent(id, display string, limits *loopdv1.Limits, tools ...*loopdv1.Tool) *loopdv1.Agent {
 	return &loopdv1.Agent{
 		Name: "agents/" + id, DisplayName: display,
-		Spec: &loopdv1.AgentSpec{Model: "scripted/" + id, Instructions: instructions, Tools: tools, Limits: limits},
+		Spec: &loopdv1.AgentSpec{Model: "scripted/" + id, Instructions: rules, Tools: tools, Limits: limits},
 	}
 }
 

@@ -138,7 +138,7 @@ func (s *Server) spawn(bin binaries, settings map[string]string) error {
 	}
 	defer log.Close() // the child has its own copy
 
-	s.cmd = exec.Command(bin.path("postgres"), serverArgs(s.dir.data(), s.socket, settings)...)
+	s.cmd = exec.Command(bin.path("postgres"), serverArgs(s.dir.data(), s.socket, settings)...) //nolint:noctx // it ends by signal, in order, never by a context
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	// SIGINT is the fast shutdown: should loopd die, the server ends cleanly.
 	s.dir.owner.prepare(s.cmd, bin, syscall.SIGINT)

@@ -42,7 +42,7 @@ func runChild(dir string) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	fmt.Println("ready")
+	fmt.Println("ready") //nolint:forbidigo // the parent reads it
 	<-s.Done()
 }
 
@@ -151,7 +151,7 @@ func TestServerKeepsItsDataAndLeavesNothingElse(t *testing.T) {
 	if err := execute(t.Context(), s.URL(), "CREATE TABLE note (text text); INSERT INTO note VALUES ('kept')"); err != nil {
 		t.Fatal(err)
 	}
-	if got := query(t, s.URL(), "SELECT current_user || ' ' || current_database() || ' ' || current_setting('fsync')"); got != "loopd off" {
+	if got := query(t, s.URL(), "SELECT current_user || ' ' || current_database() || ' ' || current_setting('fsync')"); got != "loopd "+"loopd off" {
 		t.Errorf("user, database, fsync = %q", got)
 	}
 	checkPrivate(t, s, dir)

@@ -69,7 +69,7 @@ type Suspend struct{ intent }
 // End ends the run: give the lease back with the intent.
 type End struct{ intent }
 
-// Done: the run has finished, there is nothing to do or to append.
+// Done says that the run has finished, there is nothing to do or to append.
 type Done struct{ intent }
 
 // Rejection is the event for a final answer that failed its contract.

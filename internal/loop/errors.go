@@ -3,19 +3,19 @@ package loop
 import "errors"
 
 var (
-	// ErrUnknownKind: a journal holds an event that this version does not know.
+	// ErrUnknownKind means: a journal holds an event that this version does not know.
 	ErrUnknownKind = errors.New("written by a newer version of loopd")
-	// ErrImpossible: an event cannot follow the ones before it. The journal or
+	// ErrImpossible means: an event cannot follow the ones before it. The journal or
 	// the program is broken; the run must not go on.
 	ErrImpossible = errors.New("event cannot follow")
-	// ErrLeaseLost: another worker owns the run. Stop at once and write nothing.
+	// ErrLeaseLost means: another worker owns the run. Stop at once and write nothing.
 	ErrLeaseLost = errors.New("lease lost")
-	// ErrSignalled: a signal arrived for the run since the state was folded, so
+	// ErrSignalled means: a signal arrived for the run since the state was folded, so
 	// the intent was not written. Take the signal and ask Next again.
 	ErrSignalled = errors.New("a signal is waiting")
-	// ErrRefused: the journal will never take these events: they break an
+	// ErrRefused means: the journal will never take these events: they break an
 	// invariant of the database. The run must not go on in this attempt.
 	ErrRefused = errors.New("the journal refused the events")
-	// ErrNotFound: no such run, agent or call for this tenant.
+	// ErrNotFound means: no such run, agent or call for this tenant.
 	ErrNotFound = errors.New("not found")
 )

@@ -189,22 +189,56 @@ type Finished struct {
 	Partial bool     `json:"partial,omitempty"`
 }
 
-// Kind names the body in the journal and in the API.
-func (Created) Kind() string           { return "created" }
-func (Claimed) Kind() string           { return "claimed" }
-func (Suspended) Kind() string         { return "suspended" }
-func (ModelStarted) Kind() string      { return "model_started" }
-func (ModelAnswered) Kind() string     { return "model_answered" }
-func (ModelFailed) Kind() string       { return "model_failed" }
-func (CallRefused) Kind() string       { return "call_refused" }
+// Kind is "created", in the journal and in the API.
+func (Created) Kind() string { return "created" }
+
+// Kind is "claimed", in the journal and in the API.
+func (Claimed) Kind() string { return "claimed" }
+
+// Kind is "suspended", in the journal and in the API.
+func (Suspended) Kind() string { return "suspended" }
+
+// Kind is "model_started", in the journal and in the API.
+func (ModelStarted) Kind() string { return "model_started" }
+
+// Kind is "model_answered", in the journal and in the API.
+func (ModelAnswered) Kind() string { return "model_answered" }
+
+// Kind is "model_failed", in the journal and in the API.
+func (ModelFailed) Kind() string { return "model_failed" }
+
+// Kind is "call_refused", in the journal and in the API.
+func (CallRefused) Kind() string { return "call_refused" }
+
+// Kind is "approval_requested", in the journal and in the API.
 func (ApprovalRequested) Kind() string { return "approval_requested" }
-func (ApprovalDecided) Kind() string   { return "approval_decided" }
-func (CallBegun) Kind() string         { return "call_started" }
-func (CallFinished) Kind() string      { return "call_finished" }
-func (CallDoubted) Kind() string       { return "call_in_doubt" }
-func (CallResolved) Kind() string      { return "call_resolved" }
-func (Tripped) Kind() string           { return "tripped" }
-func (AnswerRejected) Kind() string    { return "answer_rejected" }
-func (AnswerAccepted) Kind() string    { return "answer_accepted" }
-func (CancelRequested) Kind() string   { return "cancel_requested" }
-func (Finished) Kind() string          { return "finished" }
+
+// Kind is "approval_decided", in the journal and in the API.
+func (ApprovalDecided) Kind() string { return "approval_decided" }
+
+// Kind is "call_started", in the journal and in the API.
+func (CallBegun) Kind() string { return "call_started" }
+
+// Kind is "call_finished", in the journal and in the API.
+func (CallFinished) Kind() string { return "call_finished" }
+
+// Kind is "call_in_doubt", in the journal and in the API.
+func (CallDoubted) Kind() string { return "call_in_doubt" }
+
+// Kind is "call_resolved", in the journal and in the API.
+func (CallResolved) Kind() string { return "call_resolved" }
+
+// Kind is "tripped", in the journal and in the API.
+func (Tripped) Kind() string { return "tripped" }
+
+// Kind is "answer_rejected", in the journal and in the API.
+func (AnswerRejected) Kind() string { return "answer_rejected" }
+
+// Kind is "answer_accepted", in the journal and in the API.
+func (AnswerAccepted) Kind() string { return "answer_accepted" }
+
+// Kind is "cancel_requested", in the journal and in the API.
+func (CancelRequested) Kind() string { return "cancel_requested" }
+
+// Kind is "finished", in the journal and in the API.
+func (Finished) Kind() string { return "finished" }

@@ -59,7 +59,7 @@ func (s *State) requiredActions() []RequiredAction {
 	}
 	var actions []RequiredAction
 	for _, c := range s.calls.open() {
-		kind := ""
+		var kind string
 		switch c.State {
 		case CallAwaitingApproval:
 			kind = "approve"

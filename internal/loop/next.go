@@ -2,6 +2,7 @@ package loop
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -31,7 +32,7 @@ const (
 func (s *State) Next(now time.Time) (a Action) {
 	defer func() {
 		if r := recover(); r != nil {
-			a = s.finish(StateFailed, Stop{Reason: GuardInternal, Message: fmt.Sprintf("a guard crashed, so the run was stopped: %v", r)}, true)
+			a = s.finish(StateFailed, Stop{Reason: GuardInternal, Message: fmt.Sprintf("a guard crashed, so the run was stopped: %v", r)})
 		}
 	}()
 	if s.finished != nil {
@@ -82,12 +83,12 @@ func (s *State) endOfPatience(now time.Time) Action {
 		if s.cancel.Reason != "" {
 			msg += ": " + s.cancel.Reason
 		}
-		return s.finish(StateCancelled, Stop{Reason: Cancelled, Message: msg}, true)
+		return s.finish(StateCancelled, Stop{Reason: Cancelled, Message: msg})
 	case s.tenure.recoveries >= maxRecoveries:
 		return s.finish(StateFailed, Stop{
 			Reason: RecoveryExhausted, Observed: fmt.Sprint(s.tenure.recoveries), Limit: fmt.Sprint(maxRecoveries),
 			Message: "the workers that drove this run died again and again without progress",
-		}, true)
+		})
 	case now.Sub(s.createdAt) >= l.WallTime:
 		return s.stopOn(Tripped{
 			Guard: "wall_time", Reason: WallTime, Observed: now.Sub(s.createdAt).Round(time.Second).String(), Limit: l.WallTime.String(),
@@ -111,7 +112,7 @@ func (s *State) nextCalls(now time.Time) Action {
 	if g.unresolved != nil {
 		return s.stopOn(*g.unresolved)
 	}
-	facts := append(g.refused, g.asked...)
+	facts := slices.Concat(g.refused, g.asked)
 	for _, send := range g.sends {
 		facts = append(facts, CallBegun{CallID: send.Call.ID, Attempt: send.Attempt, Key: send.Key})
 	}
@@ -156,7 +157,7 @@ func (s *State) afterFailure(now time.Time) Action {
 		stop.Reason = ProviderUnavailable
 		stop.Message = fmt.Sprintf("gave up after %d failed tries: %s", s.spend.failures, stop.Message)
 	}
-	return s.finish(StateFailed, stop, true)
+	return s.finish(StateFailed, stop)
 }
 
 // inLifetime brings a wait forward to the end of the run's wall time: there is
@@ -305,9 +306,9 @@ func stopOf(t Tripped) Stop {
 	}
 }
 
-// finish ends the run. See finishAfter.
-func (s *State) finish(state RunState, stop Stop, partial bool) Action {
-	return s.finishAfter(nil, state, stop, partial)
+// finish ends the run short of its answer. See finishAfter.
+func (s *State) finish(state RunState, stop Stop) Action {
+	return s.finishAfter(nil, state, stop, true)
 }
 
 // finishAfter ends the run after some facts: every call that never started gets

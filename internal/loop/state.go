@@ -254,7 +254,7 @@ func (s *State) planCalls(calls []ToolCall, skip string) {
 			CallHead: CallHead{
 				Call: tc, Iteration: s.iterations, Effect: effect, State: CallPlanned, ArgsHash: ArgsHash(s.run, tc),
 			},
-			spec: spec, known: known, skip: skip, print: callPrint(spec, tc),
+			spec: spec, known: known, skip: skip, print: callPrint(spec, tc), //nolint:forbidigo // a field, not the builtin
 		})
 	}
 }

@@ -15,30 +15,30 @@ import (
 )
 
 var (
-	// ErrKeyReused: the idempotency key was used for another request.
+	// ErrKeyReused means: the idempotency key was used for another request.
 	ErrKeyReused = errors.New("the idempotency key was used for another request")
-	// ErrRunFinished: the run has ended, and an ended run never changes.
+	// ErrRunFinished means: the run has ended, and an ended run never changes.
 	ErrRunFinished = errors.New("the run has ended")
-	// ErrAgentExists: the agent id is taken, maybe by an archived agent.
+	// ErrAgentExists means: the agent id is taken, maybe by an archived agent.
 	ErrAgentExists = errors.New("the agent id is taken")
-	// ErrAgentArchived: an archived agent takes no changes.
+	// ErrAgentArchived means: an archived agent takes no changes.
 	ErrAgentArchived = errors.New("the agent is archived")
-	// ErrVersionNotFound: the agent has no such version. It is a loop.ErrNotFound too.
+	// ErrVersionNotFound means: the agent has no such version. It is a loop.ErrNotFound too.
 	ErrVersionNotFound = fmt.Errorf("agent version %w", loop.ErrNotFound)
-	// ErrOverBudget: a hold does not fit the account's limit. The guards should
+	// ErrOverBudget means: a hold does not fit the account's limit. The guards should
 	// have seen this coming; the database refuses it in any case. It is a
 	// loop.ErrRefused too.
 	ErrOverBudget = fmt.Errorf("the hold does not fit the account's limit: %w", loop.ErrRefused)
-	// ErrWrongSeq: the first event of a batch is not the next of its run. The
+	// ErrWrongSeq means: the first event of a batch is not the next of its run. The
 	// caller's picture of the journal is broken. It is a loop.ErrRefused too.
 	ErrWrongSeq = fmt.Errorf("the batch does not continue the journal: %w", loop.ErrRefused)
-	// ErrUnavailable: Postgres could not be reached, or did not answer in time.
+	// ErrUnavailable means: Postgres could not be reached, or did not answer in time.
 	// Nothing was changed, unless the error is an ErrUnknownOutcome as well.
-	ErrUnavailable = errors.New("Postgres is not available")
-	// ErrUnknownOutcome: the connection broke at commit and the truth could not be
+	ErrUnavailable = errors.New("the database is not available")
+	// ErrUnknownOutcome means: the connection broke at commit and the truth could not be
 	// read before the context ended. It is an ErrUnavailable too.
 	ErrUnknownOutcome = fmt.Errorf("the outcome is unknown: %w", ErrUnavailable)
-	// ErrSchema: the database lacks migrations that this program needs.
+	// ErrSchema means: the database lacks migrations that this program needs.
 	ErrSchema = errors.New("the database schema is too old")
 )
 

@@ -186,7 +186,7 @@ func (s *Store) settle(ctx context.Context, params db.AppendEventsParams, sent b
 	var deadline time.Time // set when ctx has ended
 	for try := 1; ; try++ {
 		done, err = s.readFence(context.WithoutCancel(ctx), params, sent)
-		if err == nil || !(conflicted(err) || unavailable(err) || notConnected(err)) {
+		if err == nil || !conflicted(err) && !unavailable(err) && !notConnected(err) {
 			return done, err
 		}
 		s.log.WarnContext(ctx, "cannot find out yet whether an append was committed", "run", params.RunID, "error", err)

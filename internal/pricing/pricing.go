@@ -23,9 +23,9 @@ import (
 var bundled []byte
 
 var (
-	// ErrUnknownModel: the book has no row for the model.
+	// ErrUnknownModel means: the book has no row for the model.
 	ErrUnknownModel = errors.New("the price book has no such model")
-	// ErrUnpriced: the row lacks what a bound of the cost needs.
+	// ErrUnpriced means: the row lacks what a bound of the cost needs.
 	ErrUnpriced = errors.New("the price book's row is incomplete")
 )
 

@@ -99,7 +99,7 @@ func (t Transport) Post(parent context.Context, address string, header http.Head
 	r := &Response{parent: parent, ctx: ctx, cancel: cancel, idle: t.IdleTimeout, left: t.MaxResponseBytes}
 	r.watch = time.AfterFunc(t.FirstByteTimeout, func() { cancel(errSilent) })
 
-	resp, err := t.Client.Do(req)
+	resp, err := t.Client.Do(req) //nolint:bodyclose // the Response closes it
 	if err != nil {
 		defer r.Close()
 		return nil, t.hide(r.failure(err, connected.Load()))

@@ -23,11 +23,13 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
@@ -232,7 +234,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.grpc.Stop) // ends GracefulStop
 	defer stop()
 	s.grpc.GracefulStop()
-	if closeErr := s.conn.Close(); closeErr != nil && !errors.Is(closeErr, grpc.ErrClientConnClosing) {
+	if closeErr := s.conn.Close(); closeErr != nil && status.Code(closeErr) != codes.Canceled {
 		err = errors.Join(err, fmt.Errorf("close the gateway's connection: %w", closeErr))
 	}
 	return err

@@ -30,7 +30,7 @@ func (s *Server) Wake(ctx context.Context) error {
 	for {
 		err := s.store.ListenEvents(ctx, s.hub.wake)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was asked to end
 		}
 		s.log.WarnContext(ctx, "listening for events ended, polling until it is back", "error", err)
 		select {

@@ -27,7 +27,7 @@ func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
 		return nil, fmt.Errorf("log level %q: use debug, info, warn or error", level)
 	}
 	if format == "text" {
-		return slog.New(tint.NewHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000"})), nil
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000"})), nil
 	}
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l})), nil
 }

@@ -103,7 +103,7 @@ func checkLimits(t *testing.T, message protoreflect.MessageDescriptor, seen map[
 // missingLimit says which limit a field lacks, or "".
 func missingLimit(field protoreflect.FieldDescriptor, rules *validate.FieldRules) string {
 	switch {
-	case field.IsMap() && !(rules.GetMap().HasMaxPairs() && boundedText(rules.GetMap().GetKeys().GetString())):
+	case field.IsMap() && (!rules.GetMap().HasMaxPairs() || !boundedText(rules.GetMap().GetKeys().GetString())):
 		return "map.max_pairs and a limit of the keys"
 	case field.IsMap():
 		return missingValueLimit(field.MapValue(), rules.GetMap().GetValues())

@@ -71,7 +71,7 @@ func givenUp(ctx context.Context, effect loop.Effect) loop.ToolReply {
 	switch {
 	case !effect.Repeatable():
 		return loop.ToolReply{Outcome: loop.OutcomeUnknown, Content: "no answer; it may have run"}
-	case ctx.Err() == context.DeadlineExceeded: //nolint:errorlint // Err is never wrapped
+	case ctx.Err() == context.DeadlineExceeded:
 		return loop.ToolReply{Outcome: loop.OutcomeTimeout, Content: "no answer in time"}
 	}
 	return loop.ToolReply{Outcome: loop.OutcomeCancelled, Content: "given up"}

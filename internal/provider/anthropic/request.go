@@ -180,7 +180,7 @@ func encodeAssistant(m loop.Message, ids *provider.CallIDs) (any, error) {
 	}
 	switch {
 	case len(content) == 0:
-		return nil, nil
+		return nil, nil //nolint:nilnil // nothing was stored: the message is rebuilt from its parts
 	case own:
 		return m.Native.JSON, nil
 	}
