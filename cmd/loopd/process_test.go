@@ -358,6 +358,7 @@ func TestMetricsAgreeWithTheJournal(t *testing.T) {
 		`loopd_tool_calls_total{outcome="unknown_tool",tool="_unknown"}`:                `SELECT count(*)::float8 FROM tool_calls WHERE outcome = 'unknown_tool'`,
 		`loopd_runs_finished_total{agent="worker",stop_reason="COMPLETED"}`:             `SELECT count(*)::float8 FROM events WHERE kind = 'finished'`,
 		`loopd_run_iterations_sum{agent="worker",outcome="SUCCEEDED"}`:                  `SELECT sum(iterations)::float8 FROM runs`,
+		`loopd_iterations_total{agent="worker"}`:                                        `SELECT sum(iterations)::float8 FROM runs`,
 		`loopd_llm_requests_total{code="ok",model="scripted/worker"}`:                   `SELECT count(*)::float8 FROM events WHERE kind = 'model_answered'`,
 		`loopd_runs_started_total{agent="worker",source="grpc"}`:                        `SELECT count(*)::float8 FROM runs`,
 	} {

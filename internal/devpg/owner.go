@@ -84,7 +84,7 @@ func (o owner) checkReach(path, fix string) error {
 }
 
 func (o owner) mayEnter(info os.FileInfo) bool {
-	mode, stat := info.Mode(), info.Sys().(*syscall.Stat_t)
+	mode, stat := info.Mode(), info.Sys().(*syscall.Stat_t) //nolint:errcheck // what os.Stat gives on every Unix
 	switch {
 	case int(stat.Uid) == o.uid:
 		return mode&0o100 != 0

@@ -88,6 +88,9 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 		case loop.ModelAnswered:
 			m.spend(spec, b.Usage, b.Cost)
 			m.request(spec.Definition.Model, answerCode(b.Finish), b.LatencyMS)
+			if s.AnswerKept() {
+				m.iterTotal.WithLabelValues(spec.Agent).Inc()
+			}
 		case loop.ModelFailed:
 			m.spend(spec, b.Usage, b.Cost)
 			m.request(spec.Definition.Model, failureCode(b), b.LatencyMS)
@@ -130,8 +133,8 @@ func (m *metrics) end(s *loop.State, agent string, b loop.Finished) {
 	h := s.Head()
 	outcome := string(b.State)
 	m.finished.WithLabelValues(agent, string(b.Stop.Reason)).Inc()
-	m.iterTotal.WithLabelValues(agent).Add(float64(h.Iterations))
 	exemplar := prometheus.Labels{"run_id": s.Run().ID}
+	//nolint:errcheck // every histogram takes exemplars
 	m.cost.WithLabelValues(agent, outcome).(prometheus.ExemplarObserver).ObserveWithExemplar(h.Cost.Total().Float(), exemplar)
 	m.iterations.WithLabelValues(agent, outcome).Observe(float64(h.Iterations))
 	m.duration.WithLabelValues(agent, outcome).Observe(h.EndedAt.Sub(s.CreatedAt()).Seconds())

@@ -342,3 +342,7 @@ func (s *State) ToolLabel(callID string) string {
 	}
 	return "_unknown"
 }
+
+// AnswerKept reports whether the newest model answer was accepted into the
+// transcript and so made an iteration.
+func (s *State) AnswerKept() bool { return s.answer != nil && s.answer.kept }
