@@ -347,7 +347,15 @@ func TestMetricsAgreeWithTheJournal(t *testing.T) {
 			t.Fatalf("%s ended as %s: %s", name, got.GetState(), got.GetStop().GetMessage())
 		}
 	}
-	metrics := scrape(t, "http://"+p.admin+"/metrics")
+	// A run is counted right after its last commit, which the stream has shown us.
+	var metrics map[string]float64
+	const last = `loopd_run_duration_seconds_count{agent="worker",outcome="SUCCEEDED"}`
+	for deadline := time.Now().Add(patience); metrics[last] != runs; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is %v, want %d", last, metrics[last], runs)
+		}
+		metrics = scrape(t, "http://"+p.admin+"/metrics")
+	}
 	pool := connect(t, db)
 	for series, query := range map[string]string{
 		`loopd_tokens_total{agent="worker",kind="output",model="scripted/worker"}`:      `SELECT sum((body->'usage'->>'output')::bigint)::float8 FROM events WHERE kind = 'model_answered'`,
