@@ -168,7 +168,18 @@ func (s *Store) commitGroup(group []*pending) {
 // the transaction fail, which is then the same for all.
 func (s *Store) send(ctx context.Context, params []db.AppendEventsParams) []error {
 	results := make([]error, len(params))
-	batch := s.q.AppendEvents(ctx, params)
+	// The connection is held until the second close below: the generated QueryRow
+	// closes too, and a close that fails touches the connection's caches, which by
+	// then could be somebody else's.
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		for i := range results {
+			results[i] = err
+		}
+		return results
+	}
+	defer conn.Release()
+	batch := db.New(conn).AppendEvents(ctx, params)
 	batch.QueryRow(func(i int, _ db.AppendEventsRow, err error) { results[i] = err })
 	// The commit comes after the last result, and only closing reports its failure.
 	if err := batch.Close(); err != nil {
