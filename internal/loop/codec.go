@@ -37,6 +37,10 @@ func DecodeBody(kind string, body []byte) (Body, error) {
 		return decode[ModelAnswered](kind, body)
 	case "model_failed":
 		return decode[ModelFailed](kind, body)
+	case "fell_back":
+		return decode[FellBack](kind, body)
+	case "rate_waited":
+		return decode[RateWaited](kind, body)
 	case "call_refused":
 		return decode[CallRefused](kind, body)
 	case "approval_requested":

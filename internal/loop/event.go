@@ -40,6 +40,7 @@ type Wait string
 const (
 	WaitDrain    Wait = "drain"    // the worker shuts down
 	WaitBackoff  Wait = "backoff"  // the provider asked for time
+	WaitRate     Wait = "rate"     // the provider's rate limit is used up by other runs
 	WaitApproval Wait = "approval" // calls wait for a decision
 	WaitInDoubt  Wait = "in_doubt" // calls wait to be resolved
 )
@@ -77,9 +78,27 @@ type ModelFailed struct {
 	Code      string     `json:"code,omitempty"`
 	Message   string     `json:"message,omitempty"`
 	RetryAt   time.Time  `json:"retry_at,omitzero"`
+	NoRetry   string     `json:"no_retry,omitempty"` // why the request is not sent to this model again, although its class allows it
 	Usage     Usage      `json:"usage,omitzero"`
 	Cost      Cost       `json:"cost,omitzero"`
 	LatencyMS int64      `json:"latency_ms,omitempty"`
+}
+
+// FellBack records that the run goes on with another model, because the one
+// before could not answer.
+type FellBack struct {
+	From  string     `json:"from"`
+	To    string     `json:"to"`
+	Class ErrorClass `json:"class,omitempty"` // of the failure; empty after a refusal
+	// Message says why, for people.
+	Message string `json:"message"`
+}
+
+// RateWaited records that the next model call waits for its share of a
+// provider's rate limit. Nothing has been sent or held yet.
+type RateWaited struct {
+	Provider string    `json:"provider"`
+	Until    time.Time `json:"until,omitzero"` // an estimate; zero = until another request ends
 }
 
 // CallRefused settles a call that is not sent: unknown tool, invalid arguments,
@@ -206,6 +225,12 @@ func (ModelAnswered) Kind() string { return "model_answered" }
 
 // Kind is "model_failed", in the journal and in the API.
 func (ModelFailed) Kind() string { return "model_failed" }
+
+// Kind is "fell_back", in the journal and in the API.
+func (FellBack) Kind() string { return "fell_back" }
+
+// Kind is "rate_waited", in the journal and in the API.
+func (RateWaited) Kind() string { return "rate_waited" }
 
 // Kind is "call_refused", in the journal and in the API.
 func (CallRefused) Kind() string { return "call_refused" }

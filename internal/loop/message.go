@@ -38,6 +38,8 @@ const (
 	PartToolCall   PartKind = "tool_call"
 	PartToolResult PartKind = "tool_result"
 	PartRefusal    PartKind = "refusal"
+	PartImage      PartKind = "image"
+	PartDocument   PartKind = "document"
 )
 
 // Part is one piece of a message, without any provider's wire format.
@@ -46,6 +48,16 @@ type Part struct {
 	Text   string      `json:"text,omitempty"` // of text, reasoning and refusal parts
 	Call   *ToolCall   `json:"call,omitempty"`
 	Result *ToolResult `json:"result,omitempty"`
+	Media  *Media      `json:"media,omitempty"` // of image and document parts
+}
+
+// Media is an image or a document. Either Data or URL is set. A URL is fetched
+// by the provider, never by loopd.
+type Media struct {
+	Type string `json:"type"`           // "image/png", "application/pdf"
+	Name string `json:"name,omitempty"` // file name, for people and for providers that want one
+	Data []byte `json:"data,omitempty"`
+	URL  string `json:"url,omitempty"`
 }
 
 // TextPart is a part that holds text.
@@ -55,7 +67,7 @@ func TextPart(text string) Part { return Part{Kind: PartText, Text: text} }
 // replay it byte for byte: signed reasoning may not be changed, and an unchanged
 // prefix is what prompt caches match on. The core never looks inside.
 type Native struct {
-	Wire string          `json:"wire"` // "anthropic", "openai"
+	Wire string          `json:"wire"` // "anthropic", "openai", "openai_responses", "gemini"
 	JSON json.RawMessage `json:"json"`
 }
 
@@ -70,6 +82,7 @@ type Message struct {
 	Seq       int64     `json:"-"`
 	Iteration int       `json:"-"`
 	At        time.Time `json:"-"`
+	Model     string    `json:"-"` // of an assistant message: the reference of the model that wrote it
 }
 
 // Text joins the text parts.
@@ -119,7 +132,35 @@ type ModelRequest struct {
 	MaxOutputTokens int64      // hard cap, reasoning included
 	ToolsAllowed    bool       // false: tools stay declared, but the model may call none
 	Temperature     *float64   // nil = the provider's default
+	Reasoning       Reasoning  // zero = the provider's default
 	CacheKey        string     // stable for the run, for providers that route caches by key
+
+	// Emit, if set, is called for each fragment of the answer as it arrives, in
+	// order, from the goroutine that called Generate. It does not block.
+	Emit func(Delta)
+	// Memo, if set, is where the adapter may keep what it made of this transcript
+	// for the next request of the same run to the same model.
+	Memo *Memo
+}
+
+// Memo belongs to one run on one worker and to one model, and is used by one
+// request at a time. What is in it is the adapter's own; it may be dropped at
+// any time, so an adapter checks that it fits the request.
+type Memo struct{ Value any }
+
+// Delta is a fragment of an answer that is being written. It is never stored:
+// the ModelAnswered event of the same call replaces all of them.
+type Delta struct {
+	Kind PartKind // text, reasoning, refusal or tool_call
+	Text string   // of a tool call: a fragment of its arguments
+	Tool string   // of a tool call: its name, on the first fragment
+}
+
+// Reasoning says how much a model may think before it answers. Thinking is
+// output: it is capped by MaxOutputTokens and priced at the reasoning rate.
+type Reasoning struct {
+	Effort string `json:"effort,omitempty"` // "none", "minimal", "low", "medium", "high", "xhigh"; "" = unset
+	Budget int64  `json:"budget,omitempty"` // tokens, for models that are steered by a number; 0 = unset
 }
 
 // ModelAnswer is what a provider answered.
@@ -131,6 +172,21 @@ type ModelAnswer struct {
 	UsageMissing  bool // the provider reported none: the call is charged at its hold
 	ResponseID    string
 	ResponseModel string
+	Rate          RateReport
+}
+
+// RateReport is what a provider's response headers say of its rate limits. A
+// zero member was not said.
+type RateReport struct {
+	Requests RateWindow
+	Tokens   RateWindow
+}
+
+// RateWindow is one limit: Limit per minute, Remaining until Reset.
+type RateWindow struct {
+	Limit     int64
+	Remaining int64
+	Reset     time.Time // zero: the window was not reported
 }
 
 // ErrorClass sorts model failures by what may be done about them.
@@ -181,6 +237,7 @@ type ModelError struct {
 	Message    string        // for people; never holds a key
 	RetryAfter time.Duration // 0 = the provider did not say
 	Usage      Usage         // what a cut answer had already reported
+	Rate       RateReport
 }
 
 // Error names class, status and message.

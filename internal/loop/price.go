@@ -71,6 +71,10 @@ type Price struct {
 	Tiers     []Tier `json:"tiers,omitempty"`      // by AboveInput, rising
 	Window    int64  `json:"window"`               // context window, tokens
 	MaxOutput int64  `json:"max_output,omitempty"` // 0 = not known
+
+	// Reads are the kinds of part besides text that the model takes as input:
+	// PartImage, PartDocument. Empty: only text, or not known.
+	Reads []PartKind `json:"reads,omitempty"`
 }
 
 // Validate reports a row that cannot bound a cost: a missing input or output

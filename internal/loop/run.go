@@ -19,6 +19,10 @@ type AgentSpec struct {
 	Tools        []ToolSpec      `json:"tools,omitempty"` // sorted by name
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Temperature  *float64        `json:"temperature,omitempty"`
+	Reasoning    Reasoning       `json:"reasoning,omitzero"`
+	// Fallbacks are the models to go on with, in order, when the one before cannot
+	// answer. Each has its row in Spec.FallbackPrices.
+	Fallbacks []string `json:"fallbacks,omitempty"`
 }
 
 // Tool finds a tool by its exact name.
@@ -34,15 +38,18 @@ func (a AgentSpec) Tool(name string) (ToolSpec, bool) {
 // Spec is everything that a run was created with. It is the body of the run's
 // first event and never changes.
 type Spec struct {
-	Agent        string            `json:"agent"` // "agents/support"
-	AgentVersion int64             `json:"agent_version"`
-	Definition   AgentSpec         `json:"definition"`
-	Input        string            `json:"input"`
-	Limits       Limits            `json:"limits"`
-	Price        Price             `json:"price"`
-	Labels       map[string]string `json:"labels,omitempty"`
-	Source       string            `json:"source,omitempty"`      // the door it came through: "rest", "grpc", "cli"
-	Traceparent  string            `json:"traceparent,omitempty"` // W3C trace context of the caller
+	Agent        string    `json:"agent"` // "agents/support"
+	AgentVersion int64     `json:"agent_version"`
+	Definition   AgentSpec `json:"definition"`
+	Input        string    `json:"input"`
+	Attachments  []Part    `json:"attachments,omitempty"` // images and documents that go with the input
+	Limits       Limits    `json:"limits"`
+	Price        Price     `json:"price"` // of Definition.Model
+	// FallbackPrices are the rows of Definition.Fallbacks, in the same order.
+	FallbackPrices []Price           `json:"fallback_prices,omitempty"`
+	Labels         map[string]string `json:"labels,omitempty"`
+	Source         string            `json:"source,omitempty"`      // the door it came through: "rest", "grpc", "cli"
+	Traceparent    string            `json:"traceparent,omitempty"` // W3C trace context of the caller
 }
 
 // RunState is where a run stands.

@@ -104,7 +104,7 @@ func (t Transport) Post(parent context.Context, address string, header http.Head
 		defer r.Close()
 		return nil, t.hide(r.failure(err, connected.Load()))
 	}
-	r.body, r.headers = resp.Body, true
+	r.body, r.headers, r.Rate = resp.Body, true, RateOf(resp.Header, time.Now())
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		defer r.Close()
 		return nil, t.hide(refused(resp, r))
@@ -126,7 +126,7 @@ func refused(resp *http.Response, r *Response) *loop.ModelError {
 	fault := ParseFault(body)
 	e := &loop.ModelError{
 		Class: fault.Class(resp.StatusCode, resp.Header), Status: resp.StatusCode,
-		Code: fault.Code, Message: fault.Message, RetryAfter: RetryAfter(resp.Header, time.Now()),
+		Code: fault.Code, Message: fault.Message, RetryAfter: RetryAfter(resp.Header, time.Now()), Rate: r.Rate,
 	}
 	if e.Message == "" {
 		e.Message = "the provider answered " + resp.Status
@@ -142,6 +142,8 @@ func refused(resp *http.Response, r *Response) *loop.ModelError {
 // is too large. Not safe for concurrent use.
 type Response struct {
 	*bufio.Reader
+
+	Rate loop.RateReport // what the headers said
 
 	parent  context.Context
 	ctx     context.Context
