@@ -28,6 +28,13 @@ type CallModel struct {
 	Deadline time.Time // give up then
 }
 
+// CountInput asks the provider how large the request is. Append an InputCounted.
+type CountInput struct {
+	intent
+	Request  ModelRequest
+	Deadline time.Time // give up then
+}
+
 // CallTools sends calls, at most Parallel at once. Append a CallFinished or a
 // CallDoubted for each.
 type CallTools struct {

@@ -39,6 +39,8 @@ func DecodeBody(kind string, body []byte) (Body, error) {
 		return decode[ModelFailed](kind, body)
 	case "fell_back":
 		return decode[FellBack](kind, body)
+	case "input_counted":
+		return decode[InputCounted](kind, body)
 	case "rate_waited":
 		return decode[RateWaited](kind, body)
 	case "call_refused":

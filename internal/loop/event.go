@@ -92,6 +92,17 @@ type FellBack struct {
 	Class ErrorClass `json:"class,omitempty"` // of the failure; empty after a refusal
 	// Message says why, for people.
 	Message string `json:"message"`
+	// Say asks the new model to go on, where the last word was the old one's.
+	Say string `json:"say,omitempty"`
+}
+
+// InputCounted is what the provider's counting endpoint said of the next
+// request. It is asked only when the bound by bytes fits no budget, and only if
+// the limits allow to trust it.
+type InputCounted struct {
+	Model   string `json:"model"`
+	Tokens  int64  `json:"tokens"`            // 0: it could not say
+	Message string `json:"message,omitempty"` // why not
 }
 
 // RateWaited records that the next model call waits for its share of a
@@ -228,6 +239,9 @@ func (ModelFailed) Kind() string { return "model_failed" }
 
 // Kind is "fell_back", in the journal and in the API.
 func (FellBack) Kind() string { return "fell_back" }
+
+// Kind is "input_counted", in the journal and in the API.
+func (InputCounted) Kind() string { return "input_counted" }
 
 // Kind is "rate_waited", in the journal and in the API.
 func (RateWaited) Kind() string { return "rate_waited" }

@@ -183,7 +183,7 @@ func TestDistance(t *testing.T) {
 func TestGuardCrash(t *testing.T) {
 	t.Parallel()
 	s := &State{spec: Spec{Limits: Defaults(), Definition: AgentSpec{Tools: []ToolSpec{{Name: "search", Schema: json.RawMessage("{}")}}}}}
-	s.prints = []footprint{{}}
+	s.prints, s.chain = []footprint{{}}, newChain(s.spec)
 	s.talk.anchor, s.talk.anchorAt = 1, 99 // nothing that a fold makes
 	end, ok := s.Next(s.createdAt).(End)
 	if !ok {

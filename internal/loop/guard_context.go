@@ -6,7 +6,7 @@ import "fmt"
 // worse long before it is full. It works on the likely size, since the bound
 // that money is held for would stop runs four times too early.
 func guardContext(m moment) *Tripped {
-	window := m.spec.Price.Window
+	window := m.chain.price().Window
 	size := m.inputEstimate() + min(m.plan.output, m.spec.Limits.FinalOutput)
 	stopAt := m.spec.Limits.StopAt
 	t := &Tripped{

@@ -13,6 +13,9 @@ func (s *State) Head() Head {
 	if s.tenure.suspended != nil {
 		h.WaitUntil = s.tenure.suspended.Until
 	}
+	if s.rateWait != nil {
+		h.WaitUntil = s.rateWait.Until
+	}
 	if s.finished != nil {
 		stop := s.finished.Stop
 		h.Answer, h.Partial, h.Stop = s.finished.Answer, s.finished.Partial, &stop
@@ -43,6 +46,8 @@ func (s *State) phase() string {
 		return string(s.tenure.suspended.Reason)
 	case !s.InAttempt():
 		return "queue"
+	case s.rateWait != nil:
+		return string(WaitRate)
 	case s.spend.open != nil:
 		return "model"
 	case len(s.calls.batch) > 0:

@@ -3,6 +3,7 @@ package loop_test
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -250,6 +251,11 @@ func (h *history) perform(action loop.Action) {
 	if h.crash(64) { // the intent was not committed
 		return
 	}
+	if _, ok := action.(loop.CallModel); ok && h.odds(24) { // other runs go first
+		h.append(loop.RateWaited{Provider: "sim", Until: h.now.Add(time.Minute)})
+		h.pass(h.pause())
+		return
+	}
 	h.append(action.Intent()...)
 	switch a := action.(type) {
 	case loop.Record:
@@ -265,6 +271,8 @@ func (h *history) perform(action loop.Action) {
 		if !h.crash(16) {
 			h.callTools(a)
 		}
+	case loop.CountInput:
+		h.countInput(a)
 	case loop.CheckAnswer:
 		h.checkAnswer(a)
 	case loop.Sleep:
@@ -277,6 +285,18 @@ func (h *history) perform(action loop.Action) {
 		}
 	default:
 		h.t.Fatalf("unexpected action %#v", a)
+	}
+}
+
+// countInput is the provider's counting endpoint: honest, or out of order.
+func (h *history) countInput(a loop.CountInput) {
+	h.audit.quiet("a count")
+	counted := loop.InputCounted{Model: h.state.Model(), Tokens: int64(100 * len(a.Request.Messages))}
+	if h.odds(4) {
+		counted.Tokens, counted.Message = 0, "no such endpoint"
+	}
+	if !h.crash(24) {
+		h.append(counted)
 	}
 }
 
@@ -344,6 +364,9 @@ func (h *history) modelFails(started loop.ModelStarted) {
 		loop.ErrorQuota, loop.ErrorContext, loop.ErrorRequest, loop.ErrorAuth, loop.ErrorInternal,
 	)
 	failed := loop.ModelFailed{Call: started.Call, Class: class, Message: "no luck", Cost: loop.LostCost(class, started.Hold)}
+	if class.Retryable() && h.odds(12) {
+		failed.NoRetry = "no retry tokens left"
+	}
 	if class.Retryable() && h.odds(2) {
 		failed.RetryAt = h.now.Add(pick(h, time.Second, 20*time.Second, 10*time.Minute))
 	}
@@ -439,7 +462,7 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 		}
 	}
 	answered := loop.ModelAnswered{Call: started.Call, Message: m, Finish: finish, Usage: h.randomUsage(started)}
-	answered.Cost = h.spec.Price.Cost(answered.Usage)
+	answered.Cost = h.state.Price().Cost(answered.Usage)
 	if h.odds(12) { // the provider reports nothing: charged at the hold
 		answered.Usage, answered.Estimated, answered.Cost = loop.Usage{}, true, loop.Cost{Output: started.Hold}
 	}
@@ -491,13 +514,22 @@ func (h *history) randomSpec() loop.Spec {
 	l.FinalOutput = rarely[int64](h, 1024, 256, 16)
 	l.IdenticalIters, l.ErrorIters, l.InvalidIters = 2+h.below(3), 1+h.below(3), 1+h.below(3)
 	l.Reasks = h.below(3)
-	l.NoProgressStops = h.odds(4)
+	l.NoProgressStops, l.CountInput = h.odds(4), h.odds(4)
 	spec := loop.Spec{
 		Agent: "agents/test", AgentVersion: 1, Input: "please", Limits: l, Price: h.randomPrice(),
 		Definition: loop.AgentSpec{Model: "sim/one", Instructions: "be good"},
 	}
 	if !h.odds(12) {
 		spec.Definition.Tools = tools()
+	}
+	for i := range rarely(h, 0, 1, 2) {
+		model := pick(h, "sim", "other") + "/fallback" + strconv.Itoa(i)
+		price := h.randomPrice()
+		price.Model = model
+		spec.Definition.Fallbacks, spec.FallbackPrices = append(spec.Definition.Fallbacks, model), append(spec.FallbackPrices, price)
+	}
+	if h.odds(8) {
+		spec.Attachments = []loop.Part{attachment(pick(h, "image", "notes", "pdf"))}
 	}
 	if h.odds(3) {
 		spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)

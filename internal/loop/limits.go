@@ -24,9 +24,10 @@ type Limits struct {
 	InvalidIters    int           `json:"invalid_iters"`       // iterations of nothing but unknown tools or invalid arguments
 	FinalOutput     int64         `json:"final_output_tokens"` // output cap of the wrap-up answer
 	AnswerOutput    int64         `json:"answer_output_tokens"`
-	Reasks          int           `json:"reasks"`           // times a final answer is sent back for correction
-	StopAt          float64       `json:"stop_at"`          // share of the context window at which the run wraps up
-	NoProgressStops bool          `json:"no_progress_stop"` // true: a no-progress trip stops at once, without a wrap-up call
+	Reasks          int           `json:"reasks"`                // times a final answer is sent back for correction
+	StopAt          float64       `json:"stop_at"`               // share of the context window at which the run wraps up
+	CountInput      bool          `json:"count_input,omitempty"` // true: where the bound by bytes fits no budget, the provider's own count plus a margin is trusted instead
+	NoProgressStops bool          `json:"no_progress_stop"`      // true: a no-progress trip stops at once, without a wrap-up call
 }
 
 // Defaults are the limits of a run whose agent and request set none. The

@@ -228,6 +228,14 @@ func (c ErrorClass) Free() bool {
 	return false
 }
 
+// FallbackAllowed reports whether another model may be asked after a failure of
+// this class. What is wrong with the request itself is wrong with any model, and
+// a lost worker says nothing about one. After ErrorQuota only another provider
+// can help.
+func (c ErrorClass) FallbackAllowed() bool {
+	return c == ErrorQuota || c.Retryable() && c != ErrorLost
+}
+
 // ModelError is a failed model call. Providers return it from every path; any
 // other error is treated as ErrorServer.
 type ModelError struct {

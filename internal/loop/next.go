@@ -18,6 +18,9 @@ const (
 	maxTruncated  = 3  // truncated answers in a run
 )
 
+// longBackoff is the longest wait for a provider when another model could answer.
+const longBackoff = time.Minute
+
 // How long a run waits for people.
 const (
 	approvalWait = 24 * time.Hour
@@ -131,7 +134,12 @@ func (s *State) afterFailure(now time.Time) Action {
 	if f == nil || f.Class == ErrorCancelled {
 		return nil
 	}
-	retryable := f.Class.Retryable() && s.spend.failures <= maxRetries && s.spend.retries <= maxRunRetries
+	retryable := f.NoRetry == "" && f.Class.Retryable() && s.spend.failures <= maxRetries && s.spend.retries <= maxRunRetries
+	if f.Class.FallbackAllowed() && (!retryable || f.RetryAt.After(now.Add(longBackoff))) {
+		if a := s.fallBack(f.Class, excerpt(f.Message, evidenceExcerpt)); a != nil {
+			return a
+		}
+	}
 	if retryable {
 		if f.RetryAt.After(now) {
 			return Sleep{Until: s.inLifetime(f.RetryAt), Reason: WaitBackoff}
@@ -156,6 +164,9 @@ func (s *State) afterFailure(now time.Time) Action {
 	if f.Class.Retryable() {
 		stop.Reason = ProviderUnavailable
 		stop.Message = fmt.Sprintf("gave up after %d failed tries: %s", s.spend.failures, stop.Message)
+		if f.NoRetry != "" {
+			stop.Message += " (" + f.NoRetry + ")"
+		}
 	}
 	return s.finish(StateFailed, stop)
 }
@@ -181,6 +192,9 @@ func (s *State) afterAnswer(time.Time) Action {
 	}
 	switch a.finish {
 	case FinishRefused:
+		if a := s.afterRefusal(a); a != nil {
+			return a
+		}
 		return s.stopOn(Tripped{
 			Guard: "refusal", Reason: Refusal,
 			Message:  "the model refused; nothing in its answer was run",
@@ -200,6 +214,15 @@ func (s *State) afterAnswer(time.Time) Action {
 		return s.afterFinalAnswer(a)
 	}
 	return nil
+}
+
+// afterRefusal asks one other model, once in a run. The same one is never asked
+// again: it would refuse again, or be talked round.
+func (s *State) afterRefusal(a *answered) Action {
+	if s.chain.refusal {
+		return nil
+	}
+	return s.fallBack("", "the model refused: "+excerpt(a.refusal+a.text, evidenceExcerpt))
 }
 
 // stopAbove ends the run when a streak is longer than limit.
@@ -250,6 +273,9 @@ func (s *State) nextModelCall(now time.Time) Action {
 		})
 	}
 	p, trips := s.planCall(now)
+	if p.refused != nil && s.mayCount() {
+		return CountInput{Request: s.request(p), Deadline: s.workDeadline(now)}
+	}
 	if s.final != nil || len(trips) == 0 {
 		return s.callModel(p, now)
 	}
@@ -270,7 +296,7 @@ func (s *State) callModel(p plan, now time.Time) Action {
 		return s.stopOn(*p.refused)
 	}
 	started := ModelStarted{
-		Call: s.spend.calls + 1, Purpose: p.purpose, Model: s.spec.Definition.Model,
+		Call: s.spend.calls + 1, Purpose: p.purpose, Model: s.chain.model(),
 		MaxOutput: p.output, InputBound: p.input, ResultBudget: p.results, Hold: p.hold,
 	}
 	deadline := s.workDeadline(now)

@@ -41,7 +41,7 @@ func (s *State) planCall(now time.Time) (plan, []Tripped) {
 // makes sure that afterwards a wrap-up could still be paid: input again, plus
 // the answer, plus all results, plus the final answer.
 func (s *State) planWork() plan {
-	l, price := s.spec.Limits, s.spec.Price
+	l, price := s.spec.Limits, s.chain.price()
 	p := plan{input: s.inputBound(), output: l.AnswerOutput}
 	if s.truncated > 0 {
 		p.output *= 2 // the same question, with more room
@@ -98,7 +98,7 @@ func (s *State) fitCost(p plan, final int64) plan {
 	if p.refused != nil {
 		return p
 	}
-	price := s.spec.Price
+	price := s.chain.price()
 	free := s.spec.Limits.Cost - s.spend.cost.Total()
 	worst := func(p plan) USD {
 		cost := price.Bound(p.input, p.output)
@@ -126,7 +126,7 @@ func (s *State) fitCost(p plan, final int64) plan {
 
 // planWrapUp sizes the last call. It needs no reserve after it.
 func (s *State) planWrapUp(now time.Time) plan {
-	l, price := s.spec.Limits, s.spec.Price
+	l, price := s.spec.Limits, s.chain.price()
 	p := plan{purpose: PurposeWrapUp, input: s.inputBound(), output: l.FinalOutput}
 	free := l.Cost - s.spend.cost.Total()
 	if price.MaxOutput > 0 {
@@ -150,12 +150,24 @@ func (s *State) planWrapUp(now time.Time) plan {
 // request builds what the provider is sent.
 func (s *State) request(p plan) ModelRequest {
 	d := s.spec.Definition
-	provider, model := SplitModel(d.Model)
+	provider, model := SplitModel(s.chain.model())
 	return ModelRequest{
 		Provider: provider, Model: model, Instructions: d.Instructions, Tools: d.Tools,
-		Messages: s.Transcript(), MaxOutputTokens: p.output, ToolsAllowed: p.purpose != PurposeWrapUp,
-		Temperature: d.Temperature, CacheKey: s.run.ID,
+		Messages: s.messagesFor(s.chain.model()), MaxOutputTokens: p.output, ToolsAllowed: p.purpose != PurposeWrapUp,
+		Temperature: d.Temperature, Reasoning: d.Reasoning, CacheKey: s.run.ID,
 	}
+}
+
+// messagesFor is the transcript as one model may read it. What another model
+// wrote goes without its native form: reasoning is signed for its author alone.
+func (s *State) messagesFor(model string) []Message {
+	messages := s.Transcript()
+	for i, m := range messages {
+		if m.Native != nil && m.Model != model {
+			messages[i].Native = nil
+		}
+	}
+	return messages
 }
 
 // SplitModel splits a model reference at its first slash.

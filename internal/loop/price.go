@@ -75,13 +75,19 @@ type Price struct {
 	// Reads are the kinds of part besides text that the model takes as input:
 	// PartImage, PartDocument. Empty: only text, or not known.
 	Reads []PartKind `json:"reads,omitempty"`
+	// ImageTokens is the most that one image counts as input; 0 = not known, then
+	// a bound is assumed that no model is known to pass.
+	ImageTokens int64 `json:"image_tokens,omitempty"`
+	// Free marks a model that costs nothing, such as one on the operator's own
+	// machine: the only row in which rates may be zero.
+	Free bool `json:"free,omitempty"`
 }
 
 // Validate reports a row that cannot bound a cost: a missing input or output
-// price, or no window. A rate of zero is refused, because in a price list zero
-// almost always means "not known".
+// price, or no window. A rate of zero is refused unless the row says that the
+// model is free, because in a price list zero almost always means "not known".
 func (p Price) Validate() error {
-	if p.Rates.Input <= 0 || p.Rates.Output <= 0 {
+	if !p.Free && (p.Rates.Input <= 0 || p.Rates.Output <= 0) {
 		return fmt.Errorf("price of %s: input and output price must both be known and above zero", p.Model)
 	}
 	if p.Window <= 0 {

@@ -18,16 +18,20 @@ import (
 // a run to end must come up.
 func TestHistories(t *testing.T) {
 	ends := map[loop.StopReason]int{}
-	var events, recovered int
+	var events, recovered, fallbacks int
 	rapid.Check(t, func(t *rapid.T) {
 		h := live(t)
 		ends[h.audit.finished.Stop.Reason]++
 		events += len(h.journal)
 		recovered += 6 - h.crashes
+		fallbacks += h.audit.fallbacks
 	})
-	t.Logf("%d events, %d crashes, ends: %v", events, recovered, ends)
+	t.Logf("%d events, %d crashes, %d fallbacks, ends: %v", events, recovered, fallbacks, ends)
 	if checks, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err != nil || checks < 10_000 {
 		return
+	}
+	if fallbacks == 0 {
+		t.Error("no history fell back on another model")
 	}
 	for _, r := range loop.StopReasons() {
 		if !slices.Contains(unreached, r) && ends[r] == 0 {
@@ -52,7 +56,8 @@ var neverStarted = []loop.ErrorClass{
 type audit struct {
 	t      *rapid.T
 	limits loop.Limits
-	price  loop.Price
+	prices map[string]loop.Price // by model
+	model  string                // in use
 
 	committed, held loop.USD
 	usage           loop.Usage
@@ -60,6 +65,8 @@ type audit struct {
 	started         loop.ModelStarted
 	finish          loop.Finish // of the newest answer that the transcript kept
 	modelCalls      int
+	fallbacks       int
+	failed          loop.ErrorClass // how the newest model call failed; empty if it did not
 
 	calls     map[string]loop.ToolCall // by id, from the answers
 	effects   map[string]loop.Effect
@@ -76,9 +83,12 @@ type audit struct {
 
 func newAudit(t *rapid.T, spec loop.Spec) *audit {
 	a := &audit{
-		t: t, limits: spec.Limits, price: spec.Price,
+		t: t, limits: spec.Limits, prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
 		approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
+	}
+	for _, p := range spec.FallbackPrices {
+		a.prices[p.Model] = p
 	}
 	for _, tool := range spec.Definition.Tools {
 		a.effects[tool.Name] = tool.Effect
@@ -95,6 +105,7 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 	case loop.ModelStarted:
 		a.modelStarted(b)
 	case loop.ModelAnswered:
+		a.failed = ""
 		if b.Cost.Total() > a.held {
 			a.t.Fatalf("the call cost %s, its hold was %s", b.Cost.Total(), a.held)
 		}
@@ -105,7 +116,10 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		for _, c := range b.Message.Calls() {
 			a.calls[c.ID] = c
 		}
+	case loop.FellBack:
+		a.fellBack(b)
 	case loop.ModelFailed:
+		a.failed = b.Class
 		worked := !slices.Contains(neverStarted, b.Class)
 		if want := map[bool]loop.USD{true: a.held}[worked]; b.Cost.Total() != want {
 			a.t.Fatalf("a call that failed as %s is charged %s, want %s", b.Class, b.Cost.Total(), want)
@@ -158,6 +172,24 @@ func (a *audit) budgets(h loop.Head) {
 	}
 }
 
+// fellBack says when another model may be asked: never after what is wrong with
+// the request, and after a spent account only at another provider.
+func (a *audit) fellBack(b loop.FellBack) {
+	a.quiet("a fallback")
+	from, _, _ := strings.Cut(b.From, "/")
+	to, _, _ := strings.Cut(b.To, "/")
+	switch {
+	case b.From != a.model || b.Class != a.failed:
+		a.t.Fatalf("falls back from %s after %q; in use is %s, it failed with %q", b.From, b.Class, a.model, a.failed)
+	case b.Class == loop.ErrorQuota && from == to:
+		a.t.Fatalf("falls back on %s, whose account is spent", b.To)
+	case slices.Contains([]loop.ErrorClass{loop.ErrorContext, loop.ErrorRequest, loop.ErrorAuth, loop.ErrorInternal, loop.ErrorCancelled, loop.ErrorLost}, b.Class):
+		a.t.Fatalf("falls back after %q", b.Class)
+	}
+	a.model = b.To
+	a.fallbacks++
+}
+
 // quiet says that nothing may start after a cancel.
 func (a *audit) quiet(what string) {
 	if a.cancelled {
@@ -170,10 +202,14 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 	if (b.Purpose == loop.PurposeWrapUp) != a.final {
 		a.t.Fatalf("purpose %q, but final turn is %v", b.Purpose, a.final)
 	}
-	if b.InputBound <= 0 || b.MaxOutput <= 0 || b.Hold < a.price.Bound(b.InputBound, b.MaxOutput) {
+	price, known := a.prices[b.Model]
+	if !known || b.Model != a.model {
+		a.t.Fatalf("model %q is called while %q is in use", b.Model, a.model)
+	}
+	if b.InputBound <= 0 || b.MaxOutput <= 0 || b.Hold < price.Bound(b.InputBound, b.MaxOutput) {
 		a.t.Fatalf("a hold that covers nothing: %+v", b)
 	}
-	if most := a.price.MaxOutput; most > 0 && b.MaxOutput > most {
+	if most := price.MaxOutput; most > 0 && b.MaxOutput > most {
 		a.t.Fatalf("%d output tokens are asked of a model that writes at most %d", b.MaxOutput, most)
 	}
 	if a.tokens+b.InputBound+b.MaxOutput > a.limits.TotalTokens || a.output+b.MaxOutput > a.limits.OutputTokens {
@@ -190,7 +226,7 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 // reads what the call read, its answer and the results, and writes the last answer.
 func (a *audit) reserved(b loop.ModelStarted) {
 	reads, writes := b.InputBound+b.MaxOutput+b.ResultBudget, a.limits.FinalOutput
-	if cost := a.committed + b.Hold + a.price.Bound(reads, writes); cost > a.limits.Cost {
+	if cost := a.committed + b.Hold + a.prices[b.Model].Bound(reads, writes); cost > a.limits.Cost {
 		a.t.Fatalf("with its wrap-up the run could cost %s of %s: %+v", cost, a.limits.Cost, b)
 	}
 	if total := a.tokens + b.InputBound + b.MaxOutput + reads + writes; total > a.limits.TotalTokens {

@@ -151,7 +151,7 @@ type Evidence struct {
 // decide.
 type Head struct {
 	State           RunState
-	Phase           string // "queue", "model", "tools", "backoff", "waiting", "" when ended
+	Phase           string // "queue", "model", "tools", a Wait other than "drain", "" when ended
 	Iterations      int
 	ModelCalls      int
 	ToolCalls       int

@@ -114,6 +114,20 @@ func (s *script) begin(words []string) {
 				k, v, _ := strings.Cut(limit, ":")
 				s.setLimit(k, v)
 			}
+		case "fallbacks": // each one is dearer than the model before it
+			for model := range strings.SplitSeq(value, ",") {
+				price := s.spec.Price
+				price.Model = model
+				price.Rates.Output += loop.USD(len(s.spec.FallbackPrices)+1) * 15 * loop.MicroUSD
+				s.spec.Definition.Fallbacks = append(s.spec.Definition.Fallbacks, model)
+				s.spec.FallbackPrices = append(s.spec.FallbackPrices, price)
+			}
+		case "attach":
+			for kind := range strings.SplitSeq(value, ",") {
+				s.spec.Attachments = append(s.spec.Attachments, attachment(kind))
+			}
+		case "images":
+			s.spec.Price.ImageTokens = s.number(value)
 		case "schema":
 			s.spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)
 		case "native":
@@ -133,6 +147,17 @@ func (s *script) begin(words []string) {
 	s.settle()
 }
 
+// attachment is a part of the input that is no text.
+func attachment(kind string) loop.Part {
+	switch kind {
+	case "image":
+		return loop.Part{Kind: loop.PartImage, Media: &loop.Media{Type: "image/png", Data: []byte("small")}}
+	case "notes":
+		return loop.Part{Kind: loop.PartDocument, Media: &loop.Media{Type: "text/plain", Name: "n", Data: []byte(strings.Repeat("x", 999))}}
+	}
+	return loop.Part{Kind: loop.PartDocument, Media: &loop.Media{Type: "application/pdf", URL: "https://example.com/a.pdf"}}
+}
+
 func parseTool(text string) loop.ToolSpec {
 	words := strings.Split(text, ":")
 	spec := loop.ToolSpec{Name: words[0], Schema: json.RawMessage(`{"type":"object"}`), Timeout: 30 * time.Second, MaxResultBytes: 16 << 10}
@@ -147,7 +172,7 @@ func parseTool(text string) loop.ToolSpec {
 func (s *script) setLimit(name, value string) {
 	v := reflect.ValueOf(&s.spec.Limits).Elem()
 	for i := range v.NumField() {
-		if v.Type().Field(i).Tag.Get("json") != name {
+		if tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); tag != name {
 			continue
 		}
 		var err error
@@ -186,6 +211,13 @@ func (s *script) world(verb, rest string) {
 	switch verb {
 	case "answer":
 		s.answer(id, text)
+	case "count":
+		s.busy = false
+		s.append(loop.InputCounted{Model: s.state.Model(), Tokens: s.number(id), Message: text})
+	case "rate":
+		s.append(loop.RateWaited{Provider: "sim"})
+		h := s.state.Head()
+		s.printf("phase %s of %s", h.Phase, h.State)
 	case "fail":
 		s.fail(loop.ErrorClass(id), text)
 	case "result":
@@ -268,7 +300,7 @@ func (s *script) answer(finish, rest string) {
 		}
 	}
 	body := loop.ModelAnswered{
-		Call: started.Call, Finish: loop.Finish(finish), Usage: usage, Cost: s.spec.Price.Cost(usage), Estimated: estimated,
+		Call: started.Call, Finish: loop.Finish(finish), Usage: usage, Cost: s.state.Price().Cost(usage), Estimated: estimated,
 		Message: loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel},
 	}
 	if estimated {
@@ -303,6 +335,7 @@ func (s *script) fail(class loop.ErrorClass, delay string) {
 	b := loop.ModelFailed{
 		Call: s.model.Started.Call, Class: class, Message: "from the provider", Cost: loop.LostCost(class, s.model.Started.Hold),
 	}
+	delay, b.NoRetry, _ = strings.Cut(delay, " ")
 	if delay != "" {
 		d, err := time.ParseDuration(delay)
 		if err != nil {
@@ -375,6 +408,9 @@ func (s *script) settle() {
 				s.sends[send.Call.ID] = send
 				s.printf("send %s %s %s attempt=%d", send.Call.ID, send.Call.Name, send.Call.Args, send.Attempt)
 			}
+		case loop.CountInput:
+			s.busy = true
+			s.printf("count_input")
 		case loop.CheckAnswer:
 			s.busy = true
 			s.printf("check_answer %q", a.Answer)
@@ -398,6 +434,8 @@ func (s *script) say(b loop.Body) {
 			purpose = " " + b.Purpose
 		}
 		s.printf("call_model %d%s input<=%d output<=%d hold=%s", b.Call, purpose, b.InputBound, b.MaxOutput, b.Hold)
+	case loop.FellBack:
+		s.printf("fall_back %s to %s class=%q %q say=%q", b.From, b.To, b.Class, b.Message, b.Say)
 	case loop.ModelFailed:
 		s.printf("model_failed %d %s cost=%s", b.Call, b.Class, b.Cost.Total())
 	case loop.CallRefused:
@@ -437,6 +475,15 @@ func (s *script) tell(r loop.ModelRequest) {
 				s.printf("  %s: %q", m.Source, p.Text)
 			}
 		}
+	}
+	natives := 0
+	for _, m := range r.Messages {
+		if m.Native != nil {
+			natives++
+		}
+	}
+	if model := r.Provider + "/" + r.Model; model != s.spec.Definition.Model {
+		s.printf("  asks %s, native messages: %d", model, natives)
 	}
 	s.told = len(r.Messages)
 }

@@ -16,11 +16,13 @@ type State struct {
 
 	talk   transcript
 	calls  ledger
+	chain  chain
 	spend  spend
 	tenure tenure
 	prints []footprint
 
-	lastResults int64 // bytes of results that the newest model call left room for
+	rateWait    *RateWaited // the next call waits for its share, until the next event
+	lastResults int64       // bytes of results that the newest model call left room for
 
 	iterations int
 	answer     *answered // the newest model answer, until the next call starts
@@ -65,7 +67,7 @@ func (s *State) Apply(e Event) error {
 	if err := s.admissible(e); err != nil {
 		return fmt.Errorf("run %s, event %d %s: %w", s.run.ID, e.Seq, e.Body.Kind(), err)
 	}
-	s.seq = e.Seq
+	s.seq, s.rateWait = e.Seq, nil
 	if err := s.apply(e); err != nil {
 		return fmt.Errorf("run %s, event %d %s: %w", s.run.ID, e.Seq, e.Body.Kind(), err)
 	}
@@ -104,6 +106,12 @@ func (s *State) apply(e Event) error {
 		err = s.applyAnswered(b, e)
 	case ModelFailed:
 		err = s.spend.applyFailed(b)
+	case FellBack:
+		err = s.applyFellBack(b, e)
+	case RateWaited:
+		s.rateWait = &b
+	case InputCounted:
+		s.talk.applyCounted(b)
 	case CallRefused:
 		err = s.calls.applyRefused(b, e.At)
 	case ApprovalRequested:
@@ -141,8 +149,10 @@ func (s *State) apply(e Event) error {
 }
 
 func (s *State) applyCreated(b Created, e Event) {
-	s.spec, s.createdAt = b.Spec, e.At
-	s.talk.add(Message{Role: RoleUser, Source: SourceInput, Parts: []Part{TextPart(b.Spec.Input)}}, e.Seq, 0, e.At)
+	s.spec, s.createdAt, s.chain = b.Spec, e.At, newChain(b.Spec)
+	s.talk.imageBound = imageBound(s.chain.prices)
+	parts := append(slices.Clone(b.Spec.Attachments), TextPart(b.Spec.Input))
+	s.talk.add(Message{Role: RoleUser, Source: SourceInput, Parts: parts}, e.Seq, 0, e.At)
 }
 
 func (s *State) applyTripped(b Tripped, e Event) {
@@ -187,6 +197,7 @@ func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 		return nil
 	}
 	s.iterations++
+	b.Message.Model = s.chain.model()
 	s.talk.add(b.Message, e.Seq, s.iterations, e.At)
 	if !b.Estimated && b.Usage.Input() > 0 {
 		s.talk.anchorHere(b.Usage.Total())

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -15,13 +16,20 @@ type transcript struct {
 	// anchor tokens. Zero: nothing is counted yet.
 	anchor   int64
 	anchorAt int
+
+	// The same, as the provider's counting endpoint said. Asked at most once for
+	// each length of the transcript.
+	counted   int64
+	countedAt int
+
+	imageBound int64 // the most that an image counts, tokens
 }
 
 // add appends a message and notes where in the run it stands.
 func (t *transcript) add(m Message, seq int64, iteration int, at time.Time) {
 	m.Seq, m.Iteration, m.At = seq, iteration, at
 	t.messages = append(t.messages, m)
-	t.bounds = append(t.bounds, messageBound(m))
+	t.bounds = append(t.bounds, messageBound(m, t.imageBound))
 }
 
 // anchorHere notes that a provider counted all messages so far, its last answer
@@ -29,6 +37,14 @@ func (t *transcript) add(m Message, seq int64, iteration int, at time.Time) {
 func (t *transcript) anchorHere(tokens int64) {
 	t.anchor, t.anchorAt = tokens, len(t.messages)
 }
+
+// applyCounted notes what the counting endpoint said of all messages so far.
+func (t *transcript) applyCounted(e InputCounted) {
+	t.counted, t.countedAt = e.Tokens, len(t.messages)
+}
+
+// forgetCounts drops what was counted: another model counts otherwise.
+func (t *transcript) forgetCounts() { t.anchor, t.anchorAt, t.counted, t.countedAt = 0, 0, 0, 0 }
 
 // last is the newest message, or the zero Message.
 func (t *transcript) last() Message {
@@ -66,10 +82,42 @@ const (
 	hiddenPrompt    = 1024
 	bytesPerToken   = 3 // for estimates only, never for proof: real text has 3.5 to 4
 	anchoredFraming = 64
+
+	// maxImageTokens is for models whose row does not say. The dearest known is
+	// gpt-4o-mini: 2,833 + 5,667 for each of at most 8 tiles.
+	maxImageTokens = 48_169
+	// anyDocument stands for a document: its bytes are compressed, so they bound
+	// nothing, and only the context window does.
+	anyDocument = 1 << 40
 )
 
-// messageBound is never less than the tokens a provider counts for m.
-func messageBound(m Message) int64 {
+// imageBound is the most that an image counts with any of the models.
+func imageBound(prices []Price) int64 {
+	var most int64
+	for _, p := range prices {
+		n := p.ImageTokens
+		if n == 0 {
+			n = maxImageTokens
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// mediaBound is never less than the tokens a provider counts for m.
+func mediaBound(kind PartKind, m Media, image int64) int64 {
+	switch {
+	case kind == PartImage:
+		return image
+	case strings.HasPrefix(m.Type, "text/") && m.URL == "":
+		return int64(len(m.Data) + len(m.Name))
+	}
+	return anyDocument
+}
+
+// messageBound is never less than the tokens a provider counts for m; image is
+// the most that an image counts.
+func messageBound(m Message, image int64) int64 {
 	var n int64 = blockFraming
 	for _, p := range m.Parts {
 		n += blockFraming + int64(len(p.Text))
@@ -78,6 +126,9 @@ func messageBound(m Message) int64 {
 		}
 		if p.Result != nil {
 			n += int64(len(p.Result.Content) + len(p.Result.CallID) + len(p.Result.ProviderID))
+		}
+		if p.Media != nil {
+			n += mediaBound(p.Kind, *p.Media, image)
 		}
 	}
 	if m.Native != nil {
@@ -95,20 +146,48 @@ func prefixBound(a AgentSpec) int64 {
 	return n
 }
 
+// The margin on a provider's own count, which its documentation calls an estimate.
+const (
+	countedShare   = 20 // one part in so many
+	countedFraming = 64
+)
+
 // inputBound is an upper bound of the tokens that the next request reads: what a
-// provider has counted plus the bytes since, or all bytes.
+// provider has counted plus the bytes since, or all bytes, and never more than
+// the window, since a larger request is refused unpaid.
 func (s *State) inputBound() int64 {
-	all := prefixBound(s.spec.Definition) + s.talk.since(0)
-	if s.talk.anchor == 0 {
-		return all
+	t := &s.talk
+	bound := min(prefixBound(s.spec.Definition)+t.since(0), s.chain.price().Window)
+	if t.anchor > 0 {
+		bound = min(bound, t.anchor+t.since(t.anchorAt)+anchoredFraming)
 	}
-	return min(all, s.talk.anchor+s.talk.since(s.talk.anchorAt)+anchoredFraming)
+	if t.counted > 0 {
+		bound = min(bound, t.counted+t.counted/countedShare+countedFraming+t.since(t.countedAt))
+	}
+	return bound
 }
 
-// inputEstimate is the likely size of the next request, for the context guard.
+// mayCount reports whether the counting endpoint is to be asked now.
+func (s *State) mayCount() bool {
+	return s.spec.Limits.CountInput && s.final == nil && s.talk.countedAt != len(s.talk.messages) && s.talk.anchorAt != len(s.talk.messages)
+}
+
+// inputEstimate is the likely size of the next request, for the context guard. A
+// document whose size nobody has counted yet is left out: the provider refuses
+// it, unpaid, if it is too large.
 func (s *State) inputEstimate() int64 {
-	if s.talk.anchor == 0 {
-		return (prefixBound(s.spec.Definition)-hiddenPrompt+s.talk.since(0))/bytesPerToken + hiddenPrompt
+	t := &s.talk
+	from, size := 0, int64(0)
+	switch {
+	case t.anchor > 0:
+		from, size = t.anchorAt, t.anchor
+	case t.counted > 0:
+		from, size = t.countedAt, t.counted
+	default:
+		size = (prefixBound(s.spec.Definition)-hiddenPrompt)/bytesPerToken + hiddenPrompt
 	}
-	return s.talk.anchor + s.talk.since(s.talk.anchorAt)/bytesPerToken
+	for _, b := range t.bounds[from:] {
+		size += b % anyDocument / bytesPerToken
+	}
+	return size
 }
