@@ -34,8 +34,9 @@ type config struct {
 	logLevel  string
 	otlp      string // OTLP/gRPC endpoint for traces; empty: none
 
-	anthropicKey, anthropicURL string
-	openaiKey, openaiURL       string
+	providers    string // file of providers
+	anthropicURL string
+	openaiURL    string
 
 	getenv   func(string) string
 	problems []error // found while the environment was read
@@ -55,6 +56,7 @@ func (c *config) flags(f *pflag.FlagSet, env Env) {
 	text(&c.httpAddr, "http-addr", "127.0.0.1:8080", "where to serve REST")
 	text(&c.grpcAddr, "grpc-addr", "127.0.0.1:8081", "where to serve gRPC")
 	text(&c.adminAddr, "admin-addr", "127.0.0.1:8082", "where to serve /metrics, /healthz, /readyz and pprof")
+	text(&c.providers, "providers", "", "YAML file of model providers")
 	text(&c.script, "script", "", "YAML file of scripted models, as provider \"scripted\"")
 	text(&c.prices, "prices", "", "JSON file whose rows override the bundled price book")
 	text(&c.logFormat, "log-format", "json", "json or text")
@@ -82,15 +84,9 @@ func envName(flag string) string {
 	return "LOOPD_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// complete reads the secrets and checks the whole, naming every problem.
+// complete checks the whole, naming every problem.
 func (c *config) complete() error {
 	errs := slices.Clone(c.problems)
-	secret := func(p *string, name string) {
-		v, err := readSecret(c.getenv, name)
-		*p, errs = v, append(errs, err)
-	}
-	secret(&c.anthropicKey, "LOOPD_ANTHROPIC_API_KEY")
-	secret(&c.openaiKey, "LOOPD_OPENAI_API_KEY")
 	if c.logFormat != "json" && c.logFormat != "text" {
 		errs = append(errs, fmt.Errorf("--log-format is %q: use json or text", c.logFormat))
 	}

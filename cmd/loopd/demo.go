@@ -12,6 +12,8 @@ import (
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
 	"github.com/loopd/loopd/internal/demo"
+	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/pricing"
 )
 
 // errDemo: a demo run did not end as it should.
@@ -42,6 +44,7 @@ func playDemo(ctx context.Context, server, tools string, env Env) error {
 		}
 	}
 	var failed error
+	var spent, uncached loop.USD
 	for i, s := range scenarios {
 		run, err := runs.WaitRun(ctx, &loopdv1.WaitRunRequest{Name: started[i].GetName(), Timeout: &durationpb.Duration{Seconds: demoWait}})
 		if err != nil {
@@ -50,8 +53,33 @@ func playDemo(ctx context.Context, server, tools string, env Env) error {
 		if err := sayHow(env, s, run); err != nil {
 			failed = errors.Join(failed, err)
 		}
+		cached, plain, err := withoutCache(run)
+		if err != nil {
+			return err
+		}
+		spent, uncached = spent+cached, uncached+plain
 	}
+	fmt.Fprintf(env.Stdout, "\nprompt caching: the demo cost $%s, without it $%s\n", spent, uncached)
 	return failed
+}
+
+// withoutCache is what a run cost, and what it would have cost if the provider
+// had read every token anew.
+func withoutCache(run *loopdv1.Run) (cached, plain loop.USD, err error) {
+	book, err := pricing.Bundled()
+	if err != nil {
+		return 0, 0, err
+	}
+	price, err := book.Price("scripted/demo")
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := cached.UnmarshalText([]byte(run.GetCostUsd())); err != nil {
+		return 0, 0, fmt.Errorf("cost of %s: %w", run.GetName(), err)
+	}
+	u := run.GetUsage()
+	input := u.GetInputUncachedTokens() + u.GetCacheReadTokens() + u.GetCacheWriteTokens()
+	return cached, price.Cost(loop.Usage{InputUncached: input, Output: u.GetOutputTokens(), Reasoning: u.GetReasoningTokens()}).Total(), nil
 }
 
 // sayHow prints one line for an ended run, the evidence under a stopped one,

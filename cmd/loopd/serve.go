@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,11 +20,6 @@ import (
 	"github.com/loopd/loopd/internal/engine"
 	"github.com/loopd/loopd/internal/loop"
 	"github.com/loopd/loopd/internal/postgres"
-	"github.com/loopd/loopd/internal/pricing"
-	"github.com/loopd/loopd/internal/provider"
-	"github.com/loopd/loopd/internal/provider/anthropic"
-	"github.com/loopd/loopd/internal/provider/openai"
-	"github.com/loopd/loopd/internal/provider/scripted"
 	"github.com/loopd/loopd/internal/server"
 	"github.com/loopd/loopd/internal/telemetry"
 	"github.com/loopd/loopd/internal/tool"
@@ -60,6 +55,7 @@ type daemon struct {
 	store    *postgres.Store
 	server   *server.Server
 	engine   *engine.Engine
+	deltas   *postgres.Deltas
 	admin    *http.Server
 	flush    func(context.Context) error // of telemetry
 	beside   func(context.Context) error // something to serve along, until its context ends; may be nil
@@ -84,25 +80,26 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	if d.store, err = postgres.Open(ctx, postgres.Config{URL: c.databaseURL, DirectURL: c.directURL, Log: d.log, Registerer: d.registry}); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	models, err := openModels(c)
+	opened, err := openProviders(c)
 	if err != nil {
 		return nil, err
 	}
-	book, err := openPrices(c)
+	book, err := openPrices(c, opened.prices)
 	if err != nil {
 		return nil, err
 	}
 	tools := tool.New(tool.Config{Secrets: toolSecrets(c), AllowPrivate: c.privateNets, Log: d.log})
 	d.server, err = server.New(server.Config{
 		Store: d.store, Prices: book.Price, ValidateTool: tool.ValidateSpec, ValidateSchema: tool.ValidateSchema, Models: book.Models,
-		ProviderKnown: func(name string) bool { return models[name] != nil },
+		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
 		Log:           d.log, Registerer: d.registry,
 	})
 	if err != nil {
 		return nil, err
 	}
+	d.deltas = postgres.NewDeltas(d.store)
 	d.engine, err = engine.New(engine.Config{
-		Journal: ports{d.store}, Leases: ports{d.store}, Models: models, Tools: toolbox{tools}, Checker: tools,
+		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, Deltas: d.deltas, Tools: toolbox{tools}, Checker: tools,
 		Worker: uuid.NewString(), MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
 		Log: d.log, Registerer: d.registry, Tracer: tracer,
 	})
@@ -146,7 +143,7 @@ func (d *daemon) run(ctx context.Context, ready func(context.Context) error) err
 	lifetime, endParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer endParts()
 	group, parts := errgroup.WithContext(lifetime)
-	for _, part := range d.server.Parts(d.grpcLis, d.httpLis) {
+	for _, part := range slices.Concat(d.server.Parts(d.grpcLis, d.httpLis), d.deltas.Parts()) {
 		group.Go(func() error { return part(parts) })
 	}
 	group.Go(func() error { return closedIsFine(d.admin.Serve(d.adminLis)) })
@@ -203,52 +200,6 @@ func closedIsFine(err error) error {
 		return nil
 	}
 	return err
-}
-
-// openModels makes the providers that are configured. To add one, add its
-// package and its lines here.
-func openModels(c config) (map[string]engine.Model, error) {
-	models := map[string]engine.Model{}
-	if c.anthropicKey != "" {
-		models["anthropic"] = anthropic.New(anthropic.Config{APIKey: provider.Secret(c.anthropicKey), BaseURL: c.anthropicURL})
-	}
-	if c.openaiKey != "" {
-		models["openai"] = openai.New(openai.Config{APIKey: provider.Secret(c.openaiKey), BaseURL: c.openaiURL})
-	}
-	text := c.scripted
-	if c.script != "" {
-		b, err := os.ReadFile(c.script)
-		if err != nil {
-			return nil, fmt.Errorf("read --script: %w", err)
-		}
-		text = b
-	}
-	if text != nil {
-		script, err := scripted.Parse(text)
-		if err != nil {
-			return nil, fmt.Errorf("scripted models: %w", err)
-		}
-		models["scripted"] = scripted.New(script)
-	}
-	return models, nil
-}
-
-// openPrices is the bundled price book with the operator's rows over it.
-func openPrices(c config) (*pricing.Book, error) {
-	book, err := pricing.Bundled()
-	if err != nil || c.prices == "" {
-		return book, err
-	}
-	f, err := os.Open(c.prices)
-	if err != nil {
-		return nil, fmt.Errorf("read --prices: %w", err)
-	}
-	defer f.Close()
-	override, err := pricing.Load(f)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.prices, err)
-	}
-	return book.With(override), nil
 }
 
 // toolSecrets resolves ${secret:NAME} in tool headers from LOOPD_SECRET_NAME.

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/loopd/loopd/internal/engine/traffic"
 	"github.com/loopd/loopd/internal/loop"
 )
 
@@ -21,6 +22,8 @@ type Config struct {
 	Models  map[string]Model // by provider name, the part of a model reference before the slash
 	Tools   Tools
 	Checker Checker
+	Deltas  Deltas                    // nil: nobody can watch
+	Limits  map[string]traffic.Limits // by provider name; a provider without any is limited by what it says itself
 
 	Worker  string // identity of this process: fresh at every start
 	MaxRuns int    // runs driven at once; default 256
@@ -76,6 +79,7 @@ type Engine struct {
 	cfg     Config
 	metrics *metrics
 	prints  *loop.Fingerprinter
+	lanes   map[string]*traffic.Lane // by provider name
 	sup     *supervisor
 }
 
@@ -85,7 +89,11 @@ func New(cfg Config) (*Engine, error) {
 		return nil, errors.New("engine: Journal, Leases, Tools, Checker, Worker, Log and Tracer must be set")
 	}
 	cfg = cfg.withDefaults()
-	e := &Engine{cfg: cfg, metrics: newMetrics(cfg.Registerer), prints: loop.NewFingerprinter()}
+	e := &Engine{cfg: cfg, metrics: newMetrics(cfg.Registerer), prints: loop.NewFingerprinter(), lanes: map[string]*traffic.Lane{}}
+	for provider := range cfg.Models {
+		e.lanes[provider] = traffic.NewLane(cfg.Limits[provider])
+	}
+	e.metrics.watchLanes(cfg.Registerer, e.lanes)
 	e.sup = newSupervisor(e)
 	return e, nil
 }

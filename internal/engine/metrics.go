@@ -29,6 +29,8 @@ type metrics struct {
 	toolTime   *prometheus.HistogramVec
 	requests   *prometheus.CounterVec
 	modelTime  *prometheus.HistogramVec
+	boundUsed  *prometheus.HistogramVec
+	fallbacks  *prometheus.CounterVec
 	leases     *prometheus.CounterVec
 	recovered  *prometheus.CounterVec
 	panics     *prometheus.CounterVec
@@ -67,6 +69,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		requests: counter("llm_requests_total", "Requests to models, by how they ended.", "model", "code"),
 		modelTime: histogram("llm_request_duration_seconds", "Time of one model request.",
 			[]float64{.25, .5, 1, 2, 3, 5, 8, 12, 20, 30, 45, 60, 120, 300}, "model"),
+		// Above 1 is a breach. Bounds by bytes are used to about a quarter, anchored ones to nearly all.
+		boundUsed: histogram("llm_bound_used_ratio", "What a model call really took of its upper bound: of the hold, or of the input bound.",
+			[]float64{.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, 1}, "model", "of"),
+		fallbacks: counter("llm_fallbacks_total", "Runs that went on with another model.", "from", "to", "class"),
 		leases:    counter("lease_events_total", "What happened to leases.", "event"),
 		recovered: counter("runs_recovered_total", "Runs taken over from a lost worker.", "cause"),
 		panics:    counter("panics_total", "Panics contained.", "where"),
@@ -86,14 +92,16 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 	for _, e := range events {
 		switch b := e.Body.(type) {
 		case loop.ModelAnswered:
-			m.spend(spec, b.Usage, b.Cost)
-			m.request(spec.Definition.Model, answerCode(b.Finish), b.LatencyMS)
+			m.spend(spec.Agent, s.Model(), b.Usage, b.Cost)
+			m.request(s.Model(), answerCode(b.Finish), b.LatencyMS)
 			if s.AnswerKept() {
 				m.iterTotal.WithLabelValues(spec.Agent).Inc()
 			}
 		case loop.ModelFailed:
-			m.spend(spec, b.Usage, b.Cost)
-			m.request(spec.Definition.Model, failureCode(b), b.LatencyMS)
+			m.spend(spec.Agent, s.Model(), b.Usage, b.Cost)
+			m.request(s.Model(), failureCode(b), b.LatencyMS)
+		case loop.FellBack:
+			m.fallbacks.WithLabelValues(b.From, b.To, string(b.Class)).Inc()
 		case loop.CallFinished:
 			tool := s.ToolLabel(b.CallID)
 			m.toolCalls.WithLabelValues(tool, string(b.Outcome)).Inc()
@@ -110,8 +118,7 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 	}
 }
 
-func (m *metrics) spend(spec loop.Spec, u loop.Usage, c loop.Cost) {
-	agent, model := spec.Agent, spec.Definition.Model
+func (m *metrics) spend(agent, model string, u loop.Usage, c loop.Cost) {
 	for kind, v := range map[string]loop.USD{"input": c.Input, "cache_read": c.CacheRead, "cache_write": c.CacheWrite, "output": c.Output} {
 		m.spent.WithLabelValues(agent, model, kind).Add(v.Float())
 	}
@@ -126,6 +133,17 @@ func (m *metrics) spend(spec loop.Spec, u loop.Usage, c loop.Cost) {
 func (m *metrics) request(model, code string, latencyMS int64) {
 	m.requests.WithLabelValues(model, code).Inc()
 	m.modelTime.WithLabelValues(model).Observe(seconds(latencyMS))
+}
+
+// compare shows how tight the bounds of an answered call were.
+func (m *metrics) compare(model string, s loop.ModelStarted, a loop.ModelAnswered) {
+	if a.Estimated {
+		return
+	}
+	if s.Hold > 0 {
+		m.boundUsed.WithLabelValues(model, "hold").Observe(a.Cost.Total().Float() / s.Hold.Float())
+	}
+	m.boundUsed.WithLabelValues(model, "input").Observe(float64(a.Usage.Input()) / float64(s.InputBound))
 }
 
 // end counts a finished run, with the trace and the run as exemplar.

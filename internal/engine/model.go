@@ -30,8 +30,9 @@ func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
 	defer stop()
 	span := o.spans.chat(bounded, a)
 
+	request, refusal := o.prepare(a), o.place.refusal()
 	results := make(chan modelResult, 1)
-	fork(o.e.sup, results, func() modelResult { return o.generate(bounded, a.Request) }, func(p any) modelResult {
+	fork(o.e.sup, results, func() modelResult { return o.generate(bounded, request, refusal) }, func(p any) modelResult {
 		return modelResult{err: &loop.ModelError{Class: loop.ErrorInternal, Message: fmt.Sprintf("the provider's adapter panicked: %v", p)}}
 	})
 	var r modelResult
@@ -43,21 +44,52 @@ func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
 			o.watchCancel(ctx, cancel)
 		}
 	}
-	latency := time.Since(began)
-	var record loop.Body
-	if r.err == nil {
-		record = o.answered(a, r.answer, latency)
-	} else {
-		record = o.failed(bounded, a, r.err, latency)
-	}
+	record := o.settle(bounded, a, r, time.Since(began))
 	span.endModel(record)
-	return o.commit(ctx, batch{bodies: []loop.Body{record}})
+	if err := o.commit(ctx, batch{bodies: []loop.Body{record}}); err != nil {
+		return err
+	}
+	if answered, ok := record.(loop.ModelAnswered); ok {
+		o.e.metrics.compare(o.state.Model(), a.Started, answered)
+	}
+	return nil
 }
 
-func (o *owner) generate(ctx context.Context, req loop.ModelRequest) modelResult {
+// settle is what the journal keeps of how the request ended; the provider's lane
+// learns it too.
+func (o *owner) settle(ctx context.Context, a loop.CallModel, r modelResult, latency time.Duration) loop.Body {
+	retryOf := o.retryOf
+	o.retryOf = ""
+	if r.err == nil {
+		o.place.leave(endOf(r, "", retryOf))
+		return o.answered(a, r.answer, latency)
+	}
+	failed := o.failed(ctx, a, r.err, latency)
+	o.place.leave(endOf(r, failed.Class, retryOf))
+	return failed
+}
+
+// prepare adds to a request what is no part of the run: where its fragments go,
+// and what the adapter remembers.
+func (o *owner) prepare(a loop.CallModel) loop.ModelRequest {
+	req := a.Request
+	if o.memoOf != a.Started.Model {
+		o.memo, o.memoOf = loop.Memo{}, a.Started.Model
+	}
+	req.Memo = &o.memo
+	if sink := o.e.cfg.Deltas; sink != nil {
+		req.Emit = func(d loop.Delta) { sink.Emit(o.lease.Run, a.Started.Call, d) }
+	}
+	return req
+}
+
+func (o *owner) generate(ctx context.Context, req loop.ModelRequest, refusal *loop.ModelError) modelResult {
 	model, ok := o.e.cfg.Models[req.Provider]
 	if !ok {
 		return modelResult{err: &loop.ModelError{Class: loop.ErrorRequest, Message: fmt.Sprintf("this worker has no provider %q configured", req.Provider)}}
+	}
+	if refusal != nil {
+		return modelResult{err: refusal}
 	}
 	answer, err := model.Generate(ctx, req)
 	return modelResult{answer, err}
@@ -85,7 +117,7 @@ func (o *owner) answered(a loop.CallModel, m loop.ModelAnswer, latency time.Dura
 	}
 	record := loop.ModelAnswered{
 		Call: a.Started.Call, Message: m.Message, Finish: m.Finish, NativeFinish: m.NativeFinish,
-		Usage: m.Usage, Cost: spec.Price.Cost(m.Usage), ResponseID: m.ResponseID, ResponseModel: m.ResponseModel,
+		Usage: m.Usage, Cost: o.state.Price().Cost(m.Usage), ResponseID: m.ResponseID, ResponseModel: m.ResponseModel,
 		LatencyMS: latency.Milliseconds(),
 	}
 	if m.UsageMissing {
@@ -105,10 +137,7 @@ func worstUsage(s loop.ModelStarted) loop.Usage {
 
 // failed is the record of a failure: its class, its price, and when to try again.
 func (o *owner) failed(ctx context.Context, a loop.CallModel, err error, latency time.Duration) loop.ModelFailed {
-	var me *loop.ModelError
-	if !errors.As(err, &me) {
-		me = &loop.ModelError{Class: loop.ErrorServer, Message: err.Error()}
-	}
+	me := modelError(err)
 	record := loop.ModelFailed{
 		Call: a.Started.Call, Class: me.Class, Status: me.Status, Code: me.Code,
 		Message: strings.ToValidUTF8(me.Message, "�"), LatencyMS: latency.Milliseconds(),
@@ -123,11 +152,26 @@ func (o *owner) failed(ctx context.Context, a loop.CallModel, err error, latency
 		record.Message += fmt.Sprintf(" (asked to wait %s, more than the %s that loopd waits)", me.RetryAfter, longestRetryAfter)
 	case me.Class.Retryable():
 		record.RetryAt = time.Now().Add(max(me.RetryAfter, o.backoff())).UTC().Truncate(time.Microsecond)
+		switch {
+		case me.Code == loop.CodeCircuitOpen: // it was not sent
+		case o.lane().TakeRetry(me.Class):
+			o.retryOf = me.Class
+		default:
+			record.NoRetry = "this worker has used up its retries at the provider"
+		}
 	}
 	if !record.Class.Free() {
 		record.Usage, record.Cost = worstUsage(a.Started), loop.LostCost(record.Class, a.Started.Hold)
 	}
 	return record
+}
+
+// modelError is the error that every failure of a model comes down to.
+func modelError(err error) *loop.ModelError {
+	if me, ok := errors.AsType[*loop.ModelError](err); ok {
+		return me
+	}
+	return &loop.ModelError{Class: loop.ErrorServer, Message: err.Error()}
 }
 
 // backoff is exponential with full jitter: many runs that fail together must

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/loopd/loopd/internal/engine/traffic"
 	"github.com/loopd/loopd/internal/loop"
 )
 
@@ -24,6 +25,11 @@ type owner struct {
 	waiting []loop.Signal // read, not yet taken
 	seen    int64         // id of the newest signal taken
 	spans   *spans
+
+	place   place           // in the queue of the provider
+	retryOf loop.ErrorClass // of the failure that the next model call tries again
+	memo    loop.Memo       // what the adapter keeps for memoOf
+	memoOf  string          // model reference
 }
 
 func newOwner(e *Engine, l loop.Lease, stop context.CancelCauseFunc, draining <-chan struct{}) *owner {
@@ -57,6 +63,7 @@ func (o *owner) drive(ctx context.Context) error {
 	}
 	o.spans = o.e.startSpans(ctx, o.state)
 	defer func() { o.spans.end(o.state) }()
+	defer o.place.leave(traffic.End{})
 	for {
 		if err := o.takeSignals(ctx); err != nil {
 			return err

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/loopd/loopd/internal/loop"
@@ -12,6 +13,9 @@ import (
 // lease back and leaves the waking to the database.
 const longSleep = 60 * time.Second
 
+// countTimeout bounds a count: it is a convenience, not worth a long wait.
+const countTimeout = 10 * time.Second
+
 // perform makes the action's intent durable, does the one thing, and records
 // what came of it. It reports whether the lease has been given back.
 func (o *owner) perform(ctx context.Context, action loop.Action) (released bool, err error) {
@@ -19,6 +23,9 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 	case loop.Record:
 		return false, o.commit(ctx, batch{bodies: a.Intent()})
 	case loop.CallModel:
+		if ready, released, err := o.awaitShare(ctx, a); !ready || err != nil {
+			return released, err
+		}
 		if err := o.commit(ctx, batch{bodies: a.Intent(), intent: true}); err != nil {
 			return false, err
 		}
@@ -28,6 +35,8 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 			return false, err
 		}
 		return false, o.callTools(ctx, a)
+	case loop.CountInput:
+		return false, o.countInput(ctx, a)
 	case loop.CheckAnswer:
 		return false, o.checkAnswer(ctx, a)
 	case loop.Sleep:
@@ -48,6 +57,24 @@ func (o *owner) checkAnswer(ctx context.Context, a loop.CheckAnswer) error {
 		verdict = loop.Rejection(problems)
 	}
 	return o.commit(ctx, batch{bodies: []loop.Body{verdict}})
+}
+
+// countInput asks the provider's counting endpoint, once. No answer is an answer.
+func (o *owner) countInput(ctx context.Context, a loop.CountInput) error {
+	counted := loop.InputCounted{Model: o.state.Model()}
+	counter, ok := o.e.cfg.Models[a.Request.Provider].(Counter)
+	if !ok {
+		counted.Message = "the provider has no counting endpoint"
+		return o.commit(ctx, batch{bodies: []loop.Body{counted}})
+	}
+	bounded, stop := context.WithDeadline(ctx, earlier(a.Deadline, time.Now().Add(countTimeout)))
+	defer stop()
+	tokens, err := counter.CountTokens(bounded, a.Request)
+	if err != nil {
+		tokens, counted.Message = 0, strings.ToValidUTF8(err.Error(), "\uFFFD")
+	}
+	counted.Tokens = max(0, tokens)
+	return o.commit(ctx, batch{bodies: []loop.Body{counted}})
 }
 
 // sleepUntil waits out a short backoff and suspends the run for a long one.

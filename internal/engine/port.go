@@ -78,6 +78,19 @@ type Model interface {
 	Generate(ctx context.Context, req loop.ModelRequest) (loop.ModelAnswer, error)
 }
 
+// Counter is what a Model may be besides: it says how many tokens a request
+// reads, without asking the model. The answer is the provider's estimate.
+type Counter interface {
+	CountTokens(ctx context.Context, req loop.ModelRequest) (int64, error)
+}
+
+// Deltas carries the fragments of answers that are being written to whoever
+// watches. Nothing depends on it: fragments may be lost.
+type Deltas interface {
+	// Emit takes a fragment of a run's model call. It does not block.
+	Emit(run loop.RunRef, call int, d loop.Delta)
+}
+
 // Tools runs tool calls and checks their arguments. Safe for concurrent use.
 type Tools interface {
 	// Problem says why args fail the tool's schema, in words that a model can

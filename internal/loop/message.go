@@ -236,6 +236,10 @@ func (c ErrorClass) FallbackAllowed() bool {
 	return c == ErrorQuota || c.Retryable() && c != ErrorLost
 }
 
+// CodeCircuitOpen is the code of a request that loopd did not send, because the
+// provider has been failing. Another model is asked at once, if there is one.
+const CodeCircuitOpen = "circuit_open"
+
 // ModelError is a failed model call. Providers return it from every path; any
 // other error is treated as ErrorServer.
 type ModelError struct {

@@ -135,7 +135,7 @@ func (s *State) afterFailure(now time.Time) Action {
 		return nil
 	}
 	retryable := f.NoRetry == "" && f.Class.Retryable() && s.spend.failures <= maxRetries && s.spend.retries <= maxRunRetries
-	if f.Class.FallbackAllowed() && (!retryable || f.RetryAt.After(now.Add(longBackoff))) {
+	if f.Class.FallbackAllowed() && (!retryable || f.Code == CodeCircuitOpen || f.RetryAt.After(now.Add(longBackoff))) {
 		if a := s.fallBack(f.Class, excerpt(f.Message, evidenceExcerpt)); a != nil {
 			return a
 		}

@@ -296,6 +296,10 @@ func (s *State) Run() RunRef { return s.run }
 // Spec is what the run was created with.
 func (s *State) Spec() Spec { return s.spec }
 
+// RateWaiting reports whether the journal says that the next model call waits
+// for its share of a rate limit.
+func (s *State) RateWaiting() bool { return s.rateWait != nil }
+
 // Seq is the number of the last event.
 func (s *State) Seq() int64 { return s.seq }
 

@@ -11,13 +11,15 @@
 //     acknowledged nothing starts.
 //   - An owner of runs has a row in workers. The row is renewed on database time;
 //     deleting it gives all of its runs back, by foreign key.
-//   - LISTEN and NOTIFY only wake; everything is found by polling as well.
+//   - LISTEN and NOTIFY only wake; everything is found by polling as well. Deltas of
+//     answers are the exception: nobody stores them, so they may be lost.
 //
 // Appends that arrive together share a commit, see group.go.
 //
 // Behind PgBouncer in transaction mode, list statement_timeout, lock_timeout and
 // idle_in_transaction_session_timeout in its ignore_startup_parameters, set them
-// for the database role instead, and give a direct address for Listen and Migrate.
+// for the database role instead, and give a direct address for what listens and for
+// Migrate.
 //
 // Queries are in queries/*.sql; `sqlc generate` turns them into package db.
 package postgres

@@ -58,6 +58,9 @@ func (s *Store) Load(ctx context.Context, lease loop.Lease) (Journaled, error) {
 	if len(events) == 0 {
 		return Journaled{}, fmt.Errorf("load run %s: %w", lease.Run.ID, loop.ErrNotFound)
 	}
+	if err := s.attach(ctx, lease.Run, events); err != nil {
+		return Journaled{}, err
+	}
 	signals, err := s.Signals(ctx, lease)
 	return Journaled{Events: events, Signals: signals}, err
 }
@@ -255,7 +258,8 @@ func fenceError(params db.AppendEventsParams, row db.LockLeaseRow) error {
 }
 
 // Events returns at most limit events of the run with a larger sequence number
-// than afterSeq, in order. The error is a loop.ErrNotFound if there is no such run.
+// than afterSeq, in order, without the data of attachments. The error is a
+// loop.ErrNotFound if there is no such run.
 func (s *Store) Events(ctx context.Context, run loop.RunRef, afterSeq int64, limit int) ([]loop.Event, error) {
 	size := int64(limit)
 	events, err := s.events(ctx, run, afterSeq, &size)

@@ -56,13 +56,15 @@ func (s *Store) CreateRun(ctx context.Context, run loop.RunRef, spec loop.Spec, 
 
 // newRun is what a run's creation writes.
 type newRun struct {
-	run     db.InsertRunParams
-	event   db.InsertFirstEventParams
-	account db.InsertRunAccountParams
+	run         db.InsertRunParams
+	event       db.InsertFirstEventParams
+	attachments db.InsertAttachmentsParams
+	account     db.InsertRunAccountParams
 }
 
 func runParams(run loop.RunRef, spec loop.Spec) (newRun, error) {
-	kind, body, err := loop.EncodeBody(loop.Created{Spec: spec})
+	bare, places, data := withoutData(spec)
+	kind, body, err := loop.EncodeBody(loop.Created{Spec: bare})
 	if err != nil {
 		return newRun{}, err
 	}
@@ -75,8 +77,9 @@ func runParams(run loop.RunRef, spec loop.Spec) (newRun, error) {
 			TenantID: run.Tenant, RunID: run.ID, Agent: spec.Agent, AgentVersion: spec.AgentVersion,
 			Source: spec.Source, HasOutputSchema: len(spec.Definition.OutputSchema) > 0,
 		},
-		event:   db.InsertFirstEventParams{TenantID: run.Tenant, RunID: run.ID, Kind: kind, Body: body},
-		account: db.InsertRunAccountParams{TenantID: run.Tenant, Account: "run:" + run.ID, LimitPico: int64(spec.Limits.Cost)},
+		event:       db.InsertFirstEventParams{TenantID: run.Tenant, RunID: run.ID, Kind: kind, Body: body},
+		attachments: db.InsertAttachmentsParams{TenantID: run.Tenant, RunID: run.ID, Places: places, Data: data},
+		account:     db.InsertRunAccountParams{TenantID: run.Tenant, Account: "run:" + run.ID, LimitPico: int64(spec.Limits.Cost)},
 	}
 	for column, value := range map[*[]byte]any{&n.run.Input: spec.Input, &n.run.Limits: spec.Limits, &n.run.Labels: labels} {
 		if err := encode(column, value); err != nil {
@@ -93,6 +96,11 @@ func (n newRun) insert(ctx context.Context, q *db.Queries) error {
 	}
 	if err := q.InsertFirstEvent(ctx, n.event); err != nil {
 		return err
+	}
+	if len(n.attachments.Places) > 0 {
+		if err := q.InsertAttachments(ctx, n.attachments); err != nil {
+			return err
+		}
 	}
 	if err := q.InsertRunAccount(ctx, n.account); err != nil {
 		return err
@@ -113,6 +121,9 @@ func (s *Store) GetRun(ctx context.Context, run loop.RunRef) (Run, error) {
 func (s *Store) GetSpec(ctx context.Context, run loop.RunRef) (loop.Spec, error) {
 	events, err := s.Events(ctx, run, 0, 1)
 	if err != nil {
+		return loop.Spec{}, err
+	}
+	if err := s.attach(ctx, run, events); err != nil {
 		return loop.Spec{}, err
 	}
 	if len(events) == 1 {

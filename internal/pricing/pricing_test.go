@@ -124,19 +124,23 @@ func TestBadBooksNameTheFault(t *testing.T) {
 		return `{"version": "v", "source": "", "providers": [{"provider": "p", "models": [` + text + `]}]}`
 	}
 	for book, want := range map[string]string{
-		`{"version": "v", "provider": []}`:                                      `unknown field "provider"`,
-		`{"version": "v"} {}`:                                                   "more text after byte",
-		`{"providers": []}`:                                                     "version is missing",
-		`{"version": "v", "providers": [{"models": []}]}`:                       "providers[0].provider: is missing",
-		model(`{"match": {"equals": "m"}}`):                                     "providers[0].models[0].id: is missing",
-		model(`{"id": "m", "match": {"regex": "("}}`):                           "models[0] (m): match.regex",
-		model(`{"id": "m", "match": {"or": [{"regex": "("}]}}`):                 "models[0] (m): match.regex",
-		model(`{"id": "m", "match": {"equals": "m", "contains": "n"}}`):         "more than one member",
-		model(`{"id": "m", "prices": {"input_mtok": 1, "outptu_mtok": 1}}`):     `unknown field "outptu_mtok"`,
-		model(`{"id": "m", "prices": [{"prices": {"cache_reed_mtok": 1}}]}`):    `unknown field "cache_reed_mtok"`,
-		model(`{"id": "m", "prices": {"input_mtok": {"base": 1, "tier": []}}}`): `unknown field "tier"`,
-		model(`{"id": "m", "prices": {"input_mtok": -1}}`):                      "not an amount in USD",
-		model(`{"id": "m", "prices": {"input_mtok": "cheap"}}`):                 "not an amount in USD",
+		`{"version": "v", "provider": []}`:                                                `unknown field "provider"`,
+		`{"version": "v", "date": "21.8.2026"}`:                                           "is not a day as 2026-08-21",
+		`{"version": "v"} {}`:                                                             "more text after byte",
+		`{"providers": []}`:                                                               "version is missing",
+		`{"version": "v", "providers": [{"models": []}]}`:                                 "providers[0].provider: is missing",
+		model(`{"match": {"equals": "m"}}`):                                               "providers[0].models[0].id: is missing",
+		model(`{"id": "m", "reads": ["video"]}`):                                          `models[0] (m): reads: "video" is not a kind of input: write "image" or "document"`,
+		model(`{"id": "m", "max_output": -1}`):                                            "must not be negative",
+		model(`{"id": "m", "free": true, "prices": {"input_mtok": 1, "output_mtok": 1}}`): "a free model has no prices",
+		model(`{"id": "m", "match": {"regex": "("}}`):                                     "models[0] (m): match.regex",
+		model(`{"id": "m", "match": {"or": [{"regex": "("}]}}`):                           "models[0] (m): match.regex",
+		model(`{"id": "m", "match": {"equals": "m", "contains": "n"}}`):                   "more than one member",
+		model(`{"id": "m", "prices": {"input_mtok": 1, "outptu_mtok": 1}}`):               `unknown field "outptu_mtok"`,
+		model(`{"id": "m", "prices": [{"prices": {"cache_reed_mtok": 1}}]}`):              `unknown field "cache_reed_mtok"`,
+		model(`{"id": "m", "prices": {"input_mtok": {"base": 1, "tier": []}}}`):           `unknown field "tier"`,
+		model(`{"id": "m", "prices": {"input_mtok": -1}}`):                                "not an amount in USD",
+		model(`{"id": "m", "prices": {"input_mtok": "cheap"}}`):                           "not an amount in USD",
 	} {
 		if _, err := pricing.Load(strings.NewReader(book)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", book, err, want)

@@ -5,80 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/loopd/loopd/internal/loop"
 )
-
-// match says which names of a model mean a row.
-type match struct {
-	Equals     string  `json:"equals"`
-	StartsWith string  `json:"starts_with"`
-	EndsWith   string  `json:"ends_with"`
-	Contains   string  `json:"contains"`
-	Regex      string  `json:"regex"`
-	Or         []match `json:"or"`
-	And        []match `json:"and"`
-
-	re *regexp.Regexp // of Regex
-}
-
-// compile checks a rule, so that none is silently never met.
-func (m *match) compile() error {
-	set := 0
-	for _, text := range []string{m.Equals, m.StartsWith, m.EndsWith, m.Contains, m.Regex} {
-		if text != "" {
-			set++
-		}
-	}
-	for _, list := range [][]match{m.Or, m.And} {
-		if len(list) > 0 {
-			set++
-		}
-		for i := range list {
-			if err := list[i].compile(); err != nil {
-				return err
-			}
-		}
-	}
-	if set > 1 {
-		return errors.New("match: more than one member is set; join rules with \"or\" and \"and\"")
-	}
-	if m.Regex == "" {
-		return nil
-	}
-	var err error
-	if m.re, err = regexp.Compile(m.Regex); err != nil {
-		return fmt.Errorf("match.regex: %w", err)
-	}
-	return nil
-}
-
-// matches reports whether the rule accepts a model's name. An empty rule accepts
-// none.
-func (m match) matches(name string) bool {
-	hit := func(sub match) bool { return sub.matches(name) }
-	switch {
-	case m.Equals != "":
-		return name == m.Equals
-	case m.StartsWith != "":
-		return strings.HasPrefix(name, m.StartsWith)
-	case m.EndsWith != "":
-		return strings.HasSuffix(name, m.EndsWith)
-	case m.Contains != "":
-		return strings.Contains(name, m.Contains)
-	case m.re != nil:
-		return m.re.MatchString(name)
-	case len(m.Or) > 0:
-		return slices.ContainsFunc(m.Or, hit)
-	case len(m.And) > 0:
-		return !slices.ContainsFunc(m.And, func(sub match) bool { return !hit(sub) })
-	}
-	return false
-}
 
 // dated is a list of prices, each from a date on. A single one has no date.
 type dated []pricesFrom
@@ -230,17 +162,58 @@ func (t *tiered) at(input int64) loop.USD {
 	return v
 }
 
+// row is one model as the file has it.
+type row struct {
+	ID            string          `json:"id"`
+	Match         match           `json:"match"`
+	ContextWindow int64           `json:"context_window"`
+	MaxOutput     int64           `json:"max_output"`
+	Reads         []loop.PartKind `json:"reads"`
+	ImageTokens   int64           `json:"image_tokens"`
+	Free          bool            `json:"free"`
+	Prices        dated           `json:"prices"`
+}
+
+// check compiles the row's rule and names what is wrong with it.
+func (r *row) check() error {
+	for _, kind := range r.Reads {
+		if kind != loop.PartImage && kind != loop.PartDocument {
+			return fmt.Errorf("reads: %q is not a kind of input: write %q or %q", kind, loop.PartImage, loop.PartDocument)
+		}
+	}
+	if r.ContextWindow < 0 || r.MaxOutput < 0 || r.ImageTokens < 0 {
+		return errors.New("context_window, max_output and image_tokens must not be negative; leave out what is not known")
+	}
+	if r.Free && len(r.Prices) > 0 {
+		return errors.New("free: a free model has no prices; remove one of the two")
+	}
+	return r.Match.compile()
+}
+
+// covers reports whether a name of a model means the row. The list's rules are in
+// lower case, names need not be.
+func (r row) covers(name string) bool {
+	return r.ID == name || r.Match.matches(name) || r.Match.matches(strings.ToLower(name))
+}
+
 // price turns the row into what a run is held to.
 func (r row) price(ref, version string, now time.Time) (loop.Price, error) {
+	price := loop.Price{
+		Model: ref, Version: version, Window: r.ContextWindow, MaxOutput: r.MaxOutput,
+		Reads: slices.Clone(r.Reads), ImageTokens: r.ImageTokens, Free: r.Free,
+	}
+	if r.Free {
+		return price, price.Validate()
+	}
 	p, err := r.Prices.at(now)
 	if err != nil {
-		return loop.Price{}, fmt.Errorf("%s: %w", ref, err)
+		return price, fmt.Errorf("%s: %w; for a model that costs nothing write \"free\": true", ref, err)
 	}
 	if p.Input == nil || p.Output == nil {
-		return loop.Price{}, fmt.Errorf("%s: input_mtok and output_mtok must both be known", ref)
+		return price, fmt.Errorf("%s: input_mtok and output_mtok must both be known; for a model that costs nothing write \"free\": true", ref)
 	}
 	anthropic := strings.Contains(ref, "claude") // also those that others resell
-	price := loop.Price{Model: ref, Version: version, Window: r.ContextWindow, MaxOutput: r.MaxOutput, Rates: p.rates(0, anthropic)}
+	price.Rates = p.rates(0, anthropic)
 	for _, start := range p.starts() {
 		price.Tiers = append(price.Tiers, loop.Tier{AboveInput: start, Rates: p.rates(start+1, anthropic)})
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/loopd/loopd/internal/loop"
@@ -13,25 +14,23 @@ import (
 // message, so that no call runs from an answer that may be cut:
 //
 //   - calls in an answer that claims to be done make it tool_calls;
-//   - tool_calls without a named call is unknown;
-//   - a last call whose arguments stop in the middle is truncated, because some
-//     servers report tool_calls although the output limit cut the answer.
+//   - tool_calls without a call, or with one that has no name, is unknown;
+//   - a call whose arguments stop in the middle makes it truncated, because some
+//     servers report tool_calls although the output limit cut the answer. Any call
+//     counts, not only the last: with calls streamed side by side, and with servers
+//     that mix them up, the cut one need not be the last, and its siblings are then
+//     no better known.
 func Settle(finish loop.Finish, m loop.Message) loop.Finish {
 	if finish != loop.FinishDone && finish != loop.FinishToolCalls {
 		return finish
 	}
 	calls := m.Calls()
-	if len(calls) == 0 {
-		if finish == loop.FinishToolCalls {
-			return loop.FinishUnknown
-		}
-		return finish
-	}
-	last := calls[len(calls)-1]
 	switch {
-	case unfinished(last.Args):
+	case len(calls) == 0 && finish == loop.FinishDone:
+		return loop.FinishDone
+	case slices.ContainsFunc(calls, func(c loop.ToolCall) bool { return unfinished(c.Args) }):
 		return loop.FinishTruncated
-	case last.Name == "":
+	case len(calls) == 0, slices.ContainsFunc(calls, func(c loop.ToolCall) bool { return c.Name == "" }):
 		return loop.FinishUnknown
 	}
 	return loop.FinishToolCalls
@@ -57,7 +56,7 @@ func ObjectOr(args string) json.RawMessage {
 
 // Cut is the error for an answer that ended before it was complete.
 func Cut(what string) *loop.ModelError {
-	return &loop.ModelError{Class: loop.ErrorMidStream, Message: what}
+	return &loop.ModelError{Class: noAnswer.class(), Message: what}
 }
 
 // WithUsage adds what a failed answer had already reported.
@@ -66,7 +65,7 @@ func WithUsage(err error, usage loop.Usage) error {
 		e.Usage = usage
 		return e
 	}
-	return &loop.ModelError{Class: loop.ErrorMidStream, Message: clip(err.Error()), Usage: usage}
+	return &loop.ModelError{Class: noAnswer.class(), Message: clip(err.Error()), Usage: usage}
 }
 
 // CallIDs decides which ids the calls of one request carry on the wire: the

@@ -55,6 +55,28 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestEventsAreBounded: neither one line nor many may fill the memory.
+func TestEventsAreBounded(t *testing.T) {
+	t.Parallel()
+	line := "data: " + strings.Repeat("x", 1<<20) + "\n"
+	for _, c := range []struct {
+		name, body string
+		class      loop.ErrorClass // "" = one event and the end
+	}{
+		{"7 MiB in a line", "data: " + strings.Repeat("x", 7<<20) + "\n\n", ""},
+		{"7 MiB in lines", strings.Repeat(line, 7) + "\n", ""},
+		{"9 MiB in a line", "data: " + strings.Repeat("x", 9<<20) + "\n\n", loop.ErrorInternal},
+		{"9 MiB in lines", strings.Repeat(line, 9) + "\n", loop.ErrorInternal},
+		{"9 MiB in a comment", ":" + strings.Repeat("x", 9<<20) + "\n\n", loop.ErrorInternal},
+	} {
+		events := provider.NewEvents(bufio.NewReader(strings.NewReader(c.body)))
+		data, err := events.Next()
+		if c.class == "" && (err != nil || len(data) < 7<<20) || c.class != "" && classOf(err) != c.class {
+			t.Errorf("%s: %d bytes, %v", c.name, len(data), err)
+		}
+	}
+}
+
 // FuzzEvents: no body makes the reader loop, panic or return invalid text.
 func FuzzEvents(f *testing.F) {
 	f.Add("data: 1\n\n: x\r\ndata\n\ndata:\xff")
@@ -89,6 +111,19 @@ func TestRetryAfter(t *testing.T) {
 		{"1e300", "", 24 * time.Hour},
 		{"NaN", "Inf", 24 * time.Hour},
 		{"soon", "", 0},
+		{" 3 ", "", 3 * time.Second},
+		{"0.25", "", 250 * time.Millisecond},
+		{"-0.5", "", 0},
+		{"9999999", "", 24 * time.Hour},
+		{"1 2", "", 0},
+		{"", "-250", 0},
+		{"", "1500.5", 1500500 * time.Microsecond},
+		{"2", "500", 2 * time.Second},
+		{"Mon, 30 Nov 2026 12:00:30 GMT", "45000", 45 * time.Second},
+		{"Monday, 30-Nov-26 12:00:30 GMT", "", 30 * time.Second},
+		{"Mon Nov 30 12:00:30 2026", "", 30 * time.Second},
+		{"Mon, 30 Nov 2099 12:00:30 GMT", "", 24 * time.Hour},
+		{"2026-11-30T12:00:30Z", "", 0},
 		{"Mon, 30 Nov 2026 12:00:30 GMT", "", 30 * time.Second},
 		{"Mon, 30 Nov 2026 11:00:00 GMT", "", 0},
 	} {
@@ -123,6 +158,109 @@ func TestParseFault(t *testing.T) {
 		f := provider.ParseFault([]byte(body))
 		if got := [2]string{f.Code, f.Message}; got != want {
 			t.Errorf("%s: got %q, want %q", body, got, want)
+		}
+	}
+}
+
+// TestClass: what answers say against their status. Recordings of each provider
+// have the common cases.
+func TestClass(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		status int
+		body   string
+		want   loop.ErrorClass
+	}{
+		{429, `{"error":{"type":"insufficient_quota","code":"insufficient_quota","message":"You exceeded your current quota"}}`, loop.ErrorQuota},
+		{429, `{"error":{"type":"exceeded_current_quota_error","message":"suspended due to insufficient balance"}}`, loop.ErrorQuota},
+		{429, `{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","message":"You exceeded your current quota"}}`, loop.ErrorThrottle},
+		{429, `{"error":{"code":"429","message":"exceeded call rate limit of your current quota tier"}}`, loop.ErrorThrottle},
+		{429, `{"error":{"type":"rate_limit_error","details":{"error_code":"enforced_spend_limit_reached"}}}`, loop.ErrorQuota},
+		{400, `{"error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the API"}}`, loop.ErrorQuota},
+		{402, ``, loop.ErrorQuota},
+		{400, `{"error":{"code":400,"status":"INVALID_ARGUMENT","message":"The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."}}`, loop.ErrorContext},
+		{400, `{"error":{"code":400,"status":"INVALID_ARGUMENT","message":"API key not valid. Please pass a valid API key."}}`, loop.ErrorAuth},
+		{500, `{"error":{"message":"context window"}}`, loop.ErrorServer},
+		{400, `{"error":{"code":"tool_use_failed","message":"x"}}`, loop.ErrorServer},
+		{413, `{"error":{"type":"request_too_large","message":"x"}}`, loop.ErrorRequest},
+		{302, ``, loop.ErrorRequest},
+		{418, ``, loop.ErrorRequest},
+		{599, ``, loop.ErrorServer},
+		{700, ``, loop.ErrorRequest},
+	} {
+		if got := provider.ParseFault([]byte(c.body)).Class(c.status, nil); got != c.want {
+			t.Errorf("%d %s: got %q, want %q", c.status, c.body, got, c.want)
+		}
+	}
+}
+
+// TestInBand: before an answer has begun, the type says what the status would have.
+func TestInBand(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		body  string
+		begun bool
+		want  loop.ErrorClass
+	}{
+		{`{"type":"error","error":{"type":"overloaded_error","message":"x"}}`, false, loop.ErrorThrottle},
+		{`{"type":"error","error":{"type":"overloaded_error","message":"x"}}`, true, loop.ErrorMidStream},
+		{`{"error":{"code":503,"status":"UNAVAILABLE","message":"x"}}`, false, loop.ErrorThrottle},
+		{`{"error":{"code":502,"message":"x"}}`, false, loop.ErrorServer},
+		{`{"error":{"code":"context_length_exceeded","message":"x"}}`, false, loop.ErrorContext},
+		{`{"error":{"code":"insufficient_quota","message":"x"}}`, false, loop.ErrorQuota},
+		{`{"error":{"code":"insufficient_quota","message":"x"}}`, true, loop.ErrorMidStream},
+		{`{"error":{"type":"never heard of","message":"x"}}`, false, loop.ErrorMidStream},
+	} {
+		if got := provider.ParseFault([]byte(c.body)).InBand(c.begun); got.Class != c.want {
+			t.Errorf("%s, begun %v: got %q, want %q", c.body, c.begun, got.Class, c.want)
+		}
+	}
+}
+
+// TestRetryInfo: Google says in the body how long to wait.
+func TestRetryInfo(t *testing.T) {
+	t.Parallel()
+	for details, want := range map[string]time.Duration{
+		`[{"@type":"type.googleapis.com/google.rpc.Help"},{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34.07s"}]`: 34070 * time.Millisecond,
+		`[{"retryDelay":"-3s"}]`: 0, `[{"retryDelay":"soon"}]`: 0, `[{"retryDelay":5}]`: 0, `{}`: 0, `[]`: 0,
+		`[{"retryDelay":"9000h"}]`: 24 * time.Hour,
+	} {
+		body := `{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","message":"m","details":` + details + `}}`
+		if got := provider.ParseFault([]byte(body)).InBand(false); got.RetryAfter != want || got.Code != "RESOURCE_EXHAUSTED" {
+			t.Errorf("%s: wait %s, code %q; want %s", details, got.RetryAfter, got.Code, want)
+		}
+	}
+}
+
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	calls := func(all ...string) loop.Message { // name and arguments
+		var m loop.Message
+		for i := 0; i < len(all); i += 2 {
+			m.Parts = append(m.Parts, loop.Part{Kind: loop.PartToolCall, Call: &loop.ToolCall{Name: all[i], Args: all[i+1]}})
+		}
+		return m
+	}
+	for _, c := range []struct {
+		name   string
+		finish loop.Finish
+		m      loop.Message
+		want   loop.Finish
+	}{
+		{"done", loop.FinishDone, calls(), loop.FinishDone},
+		{"done with calls", loop.FinishDone, calls("a", "{}"), loop.FinishToolCalls},
+		{"calls without calls", loop.FinishToolCalls, calls(), loop.FinishUnknown},
+		{"a call without a name", loop.FinishToolCalls, calls("", "{}", "b", "{}"), loop.FinishUnknown},
+		{"the last is cut", loop.FinishToolCalls, calls("a", "{}", "b", `{"x":"y`), loop.FinishTruncated},
+		{"the first is cut", loop.FinishToolCalls, calls("a", `{"x":`, "b", `{}`), loop.FinishTruncated},
+		{"no arguments at all", loop.FinishToolCalls, calls("a", ""), loop.FinishTruncated},
+		{"arguments that are wrong, not cut", loop.FinishToolCalls, calls("a", `{"x":}`, "b", `x`), loop.FinishToolCalls},
+		{"truncated", loop.FinishTruncated, calls("a", "{}"), loop.FinishTruncated},
+		{"refused", loop.FinishRefused, calls("a", "{}"), loop.FinishRefused},
+		{"paused", loop.FinishPaused, calls("a", `{"`), loop.FinishPaused},
+	} {
+		if got := provider.Settle(c.finish, c.m); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
 }

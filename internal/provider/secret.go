@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/loopd/loopd/internal/loop"
 )
 
 const redacted = "[redacted]"
@@ -31,6 +33,12 @@ func (s Secret) hide(text string) string {
 		return text
 	}
 	return strings.ReplaceAll(text, string(s), redacted)
+}
+
+// hideIn removes the credential from what people read of an error.
+func (s Secret) hideIn(e *loop.ModelError) *loop.ModelError {
+	e.Message, e.Code = s.hide(e.Message), s.hide(e.Code)
+	return e
 }
 
 // CheckBaseURL reports an address that no request can be sent to. The empty

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+
+	"github.com/loopd/loopd/internal/loop"
 )
 
 // Events reads the data of server-sent events. Event names are not needed: both
@@ -14,16 +16,21 @@ type Events struct {
 	begun bool
 }
 
+// maxEvent bounds one event, in bytes. The largest that providers send repeat a
+// whole answer at its end: some hundred kilobytes.
+const maxEvent = 8 << 20
+
 // NewEvents reads events from r.
 func NewEvents(r *bufio.Reader) *Events { return &Events{r: r} }
 
 // Next returns the data of the next event that has any, as valid UTF-8, or
 // io.EOF at the end. An event that the end of the body cuts off is returned as
-// far as it came: its data is then no complete JSON, which callers must check.
+// far as it came: its data is then no complete JSON, which callers must check. An
+// event of more than 8 MiB is an error.
 func (e *Events) Next() ([]byte, error) {
 	var data []byte
 	for has := false; ; {
-		line, err := e.r.ReadBytes('\n')
+		line, err := e.line(maxEvent - len(data))
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
@@ -42,6 +49,25 @@ func (e *Events) Next() ([]byte, error) {
 			return bytes.ToValidUTF8(data, []byte("\uFFFD")), nil //nolint:nilerr // the last event is whole; the next read says that it was the last
 		case err != nil:
 			return nil, io.EOF
+		}
+	}
+}
+
+// line reads a line of at most limit bytes. The line is valid until the next call
+// if it fits the reader's buffer.
+func (e *Events) line(limit int) ([]byte, error) {
+	var long []byte
+	for {
+		piece, err := e.r.ReadSlice('\n')
+		switch {
+		case len(long)+len(piece) > limit:
+			return nil, &loop.ModelError{Class: unreadable.class(), Message: "an event of the stream is larger than loopd reads (8 MiB)"}
+		case errors.Is(err, bufio.ErrBufferFull):
+			long = append(long, piece...)
+		case long == nil:
+			return piece, err
+		default:
+			return append(long, piece...), err
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"slices"
 
 	"github.com/loopd/loopd/internal/loop"
 )
@@ -33,7 +34,7 @@ func EncodeTranscript(memo *loop.Memo, messages []loop.Message, unique bool, one
 	last := len(stretches) - 1
 	for i, s := range stretches {
 		if i == last { // it may still grow: keep what stands before it
-			keep(memo, &encoded{seqs: seqsOf(messages[:len(messages)-s.messages]), items: items[:len(items):len(items)], ids: ids.clone()})
+			keep(memo, &encoded{seqs: seqsOf(messages[:len(messages)-s.messages]), items: slices.Clip(items), ids: ids.clone()})
 		}
 		wire, err := one(s, ids)
 		if err != nil {
@@ -44,7 +45,8 @@ func EncodeTranscript(memo *loop.Memo, messages []loop.Message, unique bool, one
 	return items, nil
 }
 
-// remembered is what the memo holds, if it is the beginning of messages.
+// remembered is what the memo holds, if it is the beginning of messages. A message
+// never changes while it keeps its Seq.
 func remembered(memo *loop.Memo, messages []loop.Message) *encoded {
 	if memo == nil {
 		return nil
@@ -57,6 +59,9 @@ func remembered(memo *loop.Memo, messages []loop.Message) *encoded {
 		if seq == 0 || messages[i].Seq != seq {
 			return nil
 		}
+	}
+	if n := len(done.seqs); n > 0 && n < len(messages) && messages[n-1].Role != loop.RoleAssistant && messages[n].Role != loop.RoleAssistant {
+		return nil // what followed then is gone, and the stretch goes on
 	}
 	return done
 }

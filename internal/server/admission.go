@@ -87,6 +87,29 @@ func (s *Server) checkDefinition(path string, spec *loopdv1.AgentSpec, def loop.
 	if len(faults) > 0 {
 		return invalid(faults...)
 	}
-	_, err := s.price(path+".model", def.Model)
+	_, err := s.prices(path+".model", path, def)
 	return err
+}
+
+// prices finds what the models of a definition cost: the model's first, then those of
+// its fallbacks in order. modelPath and path name the model and the definition in the
+// request.
+func (s *Server) prices(modelPath, path string, def loop.AgentSpec) ([]loop.Price, error) {
+	first, err := s.price(modelPath, def.Model)
+	if err != nil {
+		return nil, err
+	}
+	prices := []loop.Price{first}
+	for i, model := range def.Fallbacks {
+		field := fmt.Sprintf("%s.fallback_models[%d]", path, i)
+		if model == def.Model {
+			return nil, invalid(fieldError{field, fmt.Sprintf("%q is the agent's model itself: name another, or leave it out", model)})
+		}
+		price, err := s.price(field, model)
+		if err != nil {
+			return nil, err
+		}
+		prices = append(prices, price)
+	}
+	return prices, nil
 }

@@ -120,8 +120,9 @@ func toolCallProto(run string, c loop.CallHead) *loopdv1.ToolCall {
 	}
 }
 
-// messageProto shows one entry of a transcript, without any wire format.
-func messageProto(m loop.Message) *loopdv1.Message {
+// messageProto shows one entry of a transcript, without any wire format. sizes are
+// those of the run's attachments, which the input begins with.
+func messageProto(m loop.Message, sizes map[int]int64) *loopdv1.Message {
 	p := &loopdv1.Message{
 		Seq: m.Seq, Iteration: clampInt32(m.Iteration), Role: roleProto(m.Role),
 		CreateTime: timeProto(m.At), Source: string(m.Source),
@@ -129,8 +130,15 @@ func messageProto(m loop.Message) *loopdv1.Message {
 	if p.Source == "" && m.Role == loop.RoleAssistant {
 		p.Source = string(loop.SourceModel) // providers name no source
 	}
-	for _, part := range m.Parts {
-		p.Parts = append(p.Parts, partProto(part))
+	for i, part := range m.Parts {
+		switch part.Kind {
+		case loop.PartImage:
+			p.Parts = append(p.Parts, &loopdv1.Part{Kind: &loopdv1.Part_Image{Image: mediaProto(part.Media, sizes[i])}})
+		case loop.PartDocument:
+			p.Parts = append(p.Parts, &loopdv1.Part{Kind: &loopdv1.Part_Document{Document: mediaProto(part.Media, sizes[i])}})
+		default:
+			p.Parts = append(p.Parts, partProto(part))
+		}
 	}
 	return p
 }
@@ -155,8 +163,9 @@ func partProto(p loop.Part) *loopdv1.Part {
 }
 
 // eventProto shows an event. What only a provider can read, such as signatures of
-// its reasoning, stays in the journal.
-func eventProto(e loop.Event, iteration int) (*loopdv1.Event, error) {
+// its reasoning, stays in the journal. sizes are those of the attachments in the
+// first event.
+func eventProto(e loop.Event, iteration int, sizes map[int]int64) (*loopdv1.Event, error) {
 	body := e.Body
 	if answered, ok := body.(loop.ModelAnswered); ok {
 		answered.Message.Native = nil
@@ -170,6 +179,7 @@ func eventProto(e loop.Event, iteration int) (*loopdv1.Event, error) {
 	if err := json.Unmarshal(encoded, &members); err != nil {
 		return nil, fmt.Errorf("read event %d as an object: %w", e.Seq, err)
 	}
+	showSizes(members, sizes)
 	view, err := structpb.NewStruct(members)
 	if err != nil {
 		return nil, fmt.Errorf("show event %d: %w", e.Seq, err)

@@ -25,8 +25,10 @@ const (
 // errors.
 func definitionOf(path string, spec *loopdv1.AgentSpec) (loop.AgentSpec, error) {
 	def := loop.AgentSpec{Model: spec.GetModel(), Instructions: spec.GetInstructions()}
+	def.Fallbacks = spec.GetFallbackModels()
 	if settings := spec.GetModelSettings(); settings != nil {
 		def.Temperature = settings.Temperature
+		def.Reasoning = loop.Reasoning{Effort: settings.GetReasoning().GetEffort(), Budget: settings.GetReasoning().GetBudgetTokens()}
 	}
 	for i, tool := range spec.GetTools() {
 		t, err := toolOf(fmt.Sprintf("%s.tools[%d]", path, i), tool)

@@ -39,7 +39,7 @@ func errorTable() []errorRow {
 		{reason: loopdv1.ErrorReason_ERROR_REASON_FIELD_INVALID, code: codes.InvalidArgument, http: http.StatusBadRequest,
 			title: "A field of the request is invalid", help: "Each entry of errors names a field, what is wrong with it and how to mend it."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_BODY_INVALID, code: codes.InvalidArgument, http: http.StatusBadRequest,
-			title: "The body of the request is invalid", help: "Send one JSON object of at most 1 MiB, with only the members that the API's description at /openapi.json lists."},
+			title: "The body of the request is invalid", help: "Send one JSON object of at most 1 MiB (13 MiB to create a run with attachments), with only the members that the API's description at /openapi.json lists."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_PAGE_TOKEN_INVALID, code: codes.InvalidArgument, http: http.StatusBadRequest,
 			title: "The page token is invalid", help: "Send the next_page_token of the page before, unchanged and with the same other fields, or none for the first page."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_LIMIT_ABOVE_CEILING, code: codes.InvalidArgument, http: http.StatusBadRequest,

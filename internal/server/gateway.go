@@ -30,10 +30,15 @@ const (
 	// maxBody is the largest REST body: the largest legal request, an agent with
 	// its instructions and some large schemas, fits several times.
 	maxBody = 1 << 20
+	// maxRunBody is the largest body that creates a run: in base64 its attachments are
+	// a third larger than maxInline, and the longest input has 2.4 MB of escapes.
+	maxRunBody = maxInline/3*4 + 3<<20
 	// maxHeader is the largest HTTP or gRPC header block.
 	maxHeader = 16 << 10
 	// bodyTimeout bounds reading one body, so that slow senders hold nothing.
 	bodyTimeout = 30 * time.Second
+	// runBodyTimeout is the same for maxRunBody, at 1 Mbit/s.
+	runBodyTimeout = 2 * time.Minute
 	// writeTimeout bounds one write of an answer. A stream writes often, so it may
 	// last for ever while its reader keeps up.
 	writeTimeout = 30 * time.Second
@@ -146,9 +151,13 @@ func readBody(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
+		limit, within := int64(maxBody), bodyTimeout
+		if r.Method == http.MethodPost && r.URL.Path == "/v1/runs" {
+			limit, within = maxRunBody, runBodyTimeout
+		}
 		control := http.NewResponseController(w)
-		_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // unsupported only in tests without a socket
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		_ = control.SetReadDeadline(time.Now().Add(within)) // unsupported only in tests without a socket
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 		_ = control.SetReadDeadline(time.Time{})
 		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			refuseHTTP(w, refuse(loopdv1.ErrorReason_ERROR_REASON_BODY_INVALID,

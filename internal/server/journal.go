@@ -18,6 +18,9 @@ type journalReader struct {
 	seq   int64 // of the last event read
 	state *loop.State
 	ended loop.RunState // the final state, once its event was read
+	// call is the newest model call, writing whether it may still be in flight.
+	call    int
+	writing bool
 	// broken is why the events cannot be folded any more. They are shown all the
 	// same: a broken journal is one that somebody must look at.
 	broken error
@@ -39,11 +42,23 @@ func (j *journalReader) next(ctx context.Context, limit int) ([]*loopdv1.Event, 
 	}
 	shown := make([]*loopdv1.Event, len(events))
 	for i, e := range events {
-		if shown[i], err = eventProto(e, j.take(e)); err != nil {
+		sizes, err := j.sizes(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		if shown[i], err = eventProto(e, j.take(e), sizes); err != nil {
 			return nil, err
 		}
 	}
 	return shown, nil
+}
+
+// sizes are those of the attachments in the first event, by index; none for all others.
+func (j *journalReader) sizes(ctx context.Context, e loop.Event) (map[int]int64, error) {
+	if created, ok := e.Body.(loop.Created); ok && len(created.Spec.Attachments) > 0 {
+		return j.store.AttachmentSizes(ctx, j.run)
+	}
+	return map[int]int64{}, nil
 }
 
 // skip reads up to and including event seq, and shows nothing.
@@ -73,7 +88,13 @@ func (j *journalReader) take(e loop.Event) int {
 		j.broken = j.state.Apply(e)
 	}
 	switch b := e.Body.(type) {
-	case loop.ModelStarted, loop.ModelAnswered, loop.ModelFailed:
+	case loop.ModelStarted:
+		j.call, j.writing = b.Call, true
+		return before + 1
+	case loop.ModelAnswered, loop.ModelFailed:
+		j.writing = false
+		return before + 1
+	case loop.FellBack, loop.RateWaited, loop.InputCounted:
 		return before + 1
 	case loop.Finished:
 		j.ended = b.State
@@ -81,7 +102,7 @@ func (j *journalReader) take(e loop.Event) int {
 	return j.state.Head().Iterations
 }
 
-// allEvents reads a journal as a whole.
+// allEvents reads a journal as a whole, but for the data of attachments.
 func (s *Server) allEvents(ctx context.Context, run loop.RunRef) ([]loop.Event, error) {
 	return s.store.Events(ctx, run, 0, math.MaxInt32)
 }

@@ -78,7 +78,11 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 	if err != nil {
 		return loop.Spec{}, err
 	}
-	price, err := r.s.price("agent", def.Model)
+	prices, err := r.s.prices("agent", "agent.spec", def)
+	if err != nil {
+		return loop.Spec{}, err
+	}
+	attachments, err := attachmentsOf(req.GetAttachments(), prices)
 	if err != nil {
 		return loop.Spec{}, err
 	}
@@ -88,8 +92,9 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 	}
 	maps.Copy(labels, req.GetLabels())
 	return loop.Spec{
-		Agent: req.GetAgent(), AgentVersion: agent.Version, Definition: def, Input: req.GetInput(), Limits: limits,
-		Price: price, Labels: labels, Source: source(ctx), Traceparent: traceparent(ctx),
+		Agent: req.GetAgent(), AgentVersion: agent.Version, Definition: def,
+		Input: req.GetInput(), Attachments: attachments, Limits: limits,
+		Price: prices[0], FallbackPrices: prices[1:], Labels: labels, Source: source(ctx), Traceparent: traceparent(ctx),
 	}, nil
 }
 
@@ -228,13 +233,19 @@ func (r *runService) ListMessages(ctx context.Context, req *loopdv1.ListMessages
 	if err != nil {
 		return nil, fmt.Errorf("fold the journal: %w", err)
 	}
+	var sizes map[int]int64
+	if len(state.Spec().Attachments) > 0 {
+		if sizes, err = r.s.store.AttachmentSizes(ctx, ref); err != nil {
+			return nil, err
+		}
+	}
 	page, token, err := slicePage(req, state.Transcript())
 	if err != nil {
 		return nil, err
 	}
 	resp := &loopdv1.ListMessagesResponse{NextPageToken: token}
 	for _, m := range page {
-		resp.Messages = append(resp.Messages, messageProto(m))
+		resp.Messages = append(resp.Messages, messageProto(m, sizes))
 	}
 	return resp, nil
 }

@@ -38,8 +38,9 @@ import (
 )
 
 const (
-	// maxReceive is the largest gRPC request; see maxBody.
-	maxReceive = 4 << 20
+	// maxReceive is the largest gRPC request. What REST lets in fits: a request is
+	// smaller in gRPC.
+	maxReceive = maxRunBody
 	// maxAnswer is the largest answer that REST passes on: a page of 1000 events
 	// with large tool results.
 	maxAnswer = 256 << 20
@@ -86,6 +87,7 @@ type Server struct {
 	metrics            *metrics
 	validator          protovalidate.Validator
 	hub                *hub
+	taps               *taps
 
 	grpc     *grpc.Server
 	health   *health.Server
@@ -127,7 +129,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, store: cfg.Store, defaults: cfg.Defaults, ceilings: cfg.Ceilings, log: cfg.Log,
-		metrics: m, validator: validator, hub: newHub(), health: health.NewServer(),
+		metrics: m, validator: validator, hub: newHub(), taps: newTaps(), health: health.NewServer(),
 		loopback: bufconn.Listen(loopbackBuffer), heartbeat: heartbeatEvery, draining: make(chan struct{}),
 	}
 	s.grpc = s.newGRPC()
@@ -183,14 +185,16 @@ func (s *Server) openGateway() error {
 func (s *Server) Handler() http.Handler { return s.http.Handler }
 
 // Parts are what must run while the server serves, each in its own goroutine,
-// which the caller forks. Those that serve return nil after Shutdown, Wake when its
-// context ends.
+// which the caller forks. Those that serve return nil after Shutdown, those that
+// listen and announce when their context ends.
 func (s *Server) Parts(grpcListener, httpListener net.Listener) []func(context.Context) error {
 	return []func(context.Context) error{
 		func(context.Context) error { return s.ServeGRPC(grpcListener) },
 		func(context.Context) error { return s.ServeHTTP(httpListener) },
 		func(context.Context) error { return s.ServeLoopback() },
 		s.Wake,
+		s.announce,
+		s.hear,
 	}
 }
 

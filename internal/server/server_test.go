@@ -33,6 +33,8 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m, postgres.Migrate)) }
 const (
 	tenant = "default"
 	model  = "acme/large-1"
+
+	fallback = "acme/backup-1"
 )
 
 // world is one loopd without workers: a server on real sockets before a database of
@@ -46,17 +48,24 @@ type world struct {
 	runs     loopdv1.RunServiceClient
 	conn     *grpc.ClientConn
 	url      string // of the HTTP port
+	database string // its URL
 	logs     *syncBuffer
 }
 
 func setup(t *testing.T) *world {
 	t.Helper()
-	store, err := postgres.Open(t.Context(), postgres.Config{URL: pgtest.URL(t)})
+	return setupOn(t, pgtest.URL(t))
+}
+
+// setupOn makes a world on a database that others may share: another replica.
+func setupOn(t *testing.T, database string) *world {
+	t.Helper()
+	store, err := postgres.Open(t.Context(), postgres.Config{URL: database})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	w := &world{t: t, store: store, registry: prometheus.NewRegistry(), logs: &syncBuffer{}}
+	w := &world{t: t, store: store, database: database, registry: prometheus.NewRegistry(), logs: &syncBuffer{}}
 	w.server, err = server.New(server.Config{
 		Store: store, Prices: prices, Models: models, ProviderKnown: func(name string) bool { return name == "acme" },
 		ValidateTool: func(spec loop.ToolSpec) []string {
@@ -117,14 +126,17 @@ func listen(t *testing.T) net.Listener {
 func models() []string { return []string{"acme/large-1", "acme/small-1", "other/large-1"} }
 
 func prices(ref string) (loop.Price, error) {
-	if ref != model {
+	reads, ok := map[string][]loop.PartKind{
+		model: {loop.PartImage, loop.PartDocument}, fallback: {loop.PartImage}, "acme/reader-1": nil,
+	}[ref]
+	if !ok {
 		return loop.Price{}, errors.New("it is not in the price book")
 	}
 	rates := loop.Rates{
 		Input: loop.MicroUSD, CacheRead: loop.MicroUSD, CacheWrite5m: loop.MicroUSD, CacheWrite1h: loop.MicroUSD,
 		Output: 5 * loop.MicroUSD, Reasoning: 5 * loop.MicroUSD,
 	}
-	return loop.Price{Model: ref, Version: "test", Rates: rates, Window: 200_000, MaxOutput: 8192}, nil
+	return loop.Price{Model: ref, Version: "test", Rates: rates, Window: 200_000, MaxOutput: 8192, Reads: reads}, nil
 }
 
 // support is the definition of an agent with a tool that needs approval.
@@ -225,10 +237,23 @@ func (k *worker) append(bodies ...loop.Body) {
 // answer plays one model call.
 func (k *worker) answer(finish loop.Finish, parts ...loop.Part) {
 	k.w.t.Helper()
+	k.complete(k.begin(), finish, parts...)
+}
+
+// begin plays the intent of a model call, and returns its number.
+func (k *worker) begin() int {
+	k.w.t.Helper()
 	call := k.state.Head().ModelCalls + 1
 	price, _ := prices(model)
-	usage := loop.Usage{InputUncached: 100, Output: 20}
 	k.append(loop.ModelStarted{Call: call, Model: model, MaxOutput: 1000, InputBound: 1000, Hold: price.Bound(1000, 1000)})
+	return call
+}
+
+// complete plays the answer to a model call.
+func (k *worker) complete(call int, finish loop.Finish, parts ...loop.Part) {
+	k.w.t.Helper()
+	price, _ := prices(model)
+	usage := loop.Usage{InputUncached: 100, Output: 20}
 	k.append(loop.ModelAnswered{
 		Call: call, Finish: finish, Usage: usage, Cost: price.Cost(usage),
 		Message: loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel, Parts: parts, Native: &loop.Native{Wire: "acme", JSON: []byte(`{"signature":"s"}`)}},

@@ -99,6 +99,8 @@ func (h *eventsHandler) event(msg *loopdv1.StreamEventsResponse, broken *status.
 	switch kind := msg.GetKind().(type) {
 	case *loopdv1.StreamEventsResponse_Event:
 		return fmt.Appendf(nil, "id: %d\nevent: %s\ndata: %s\n\n", kind.Event.GetSeq(), kind.Event.GetKind(), h.compact(kind.Event))
+	case *loopdv1.StreamEventsResponse_Delta: // without an id, so that Last-Event-ID stays an event's
+		return fmt.Appendf(nil, "event: delta\ndata: %s\n\n", h.compact(kind.Delta))
 	case *loopdv1.StreamEventsResponse_End:
 		return fmt.Appendf(nil, "event: end\ndata: %s\n\n", h.compact(kind.End))
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/postgres"
 )
 
 const (
@@ -27,12 +28,18 @@ const (
 // them, until ctx ends. When the connection for listening breaks it connects
 // again; meanwhile the waiting calls poll.
 func (s *Server) Wake(ctx context.Context) error {
+	return s.listen(ctx, "listening for events", func() error { return s.store.ListenEvents(ctx, s.hub.wake) })
+}
+
+// listen listens again and again until ctx ends or, when the connection breaks while
+// it shuts down, until then.
+func (s *Server) listen(ctx context.Context, what string, once func() error) error {
 	for {
-		err := s.store.ListenEvents(ctx, s.hub.wake)
+		err := once()
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // it was asked to end
 		}
-		s.log.WarnContext(ctx, "listening for events ended, polling until it is back", "error", err)
+		s.log.WarnContext(ctx, "a listener lost its connection, it connects again", "doing", what, "error", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -74,8 +81,13 @@ func (r *runService) StreamEvents(req *loopdv1.StreamEventsRequest, stream grpc.
 	if run.Head.State.Terminal() { // its last event may be one that the client has
 		journal.ended = run.Head.State
 	}
-	f := &follower{s: r.s, journal: journal, stream: stream}
-	return f.follow(ctx, woken)
+	f := &follower{s: r.s, journal: journal, stream: stream, woken: woken}
+	if req.GetIncludeDeltas() && !run.Head.State.Terminal() {
+		deltas, leave := r.s.taps.subscribe(ref)
+		defer leave()
+		f.deltas = deltas
+	}
+	return f.follow(ctx)
 }
 
 // resumeAt is the event to go on after. Last-Event-ID goes before the request: a
@@ -97,9 +109,18 @@ type follower struct {
 	s       *Server
 	journal *journalReader
 	stream  grpc.ServerStreamingServer[loopdv1.StreamEventsResponse]
+	woken   <-chan struct{}
+	deltas  <-chan postgres.DeltaBatch // nil: not asked for
+	shown   deltaPlace
 }
 
-func (f *follower) follow(ctx context.Context, woken <-chan struct{}) error {
+// deltaPlace is the last batch of deltas that was sent.
+type deltaPlace struct {
+	call int
+	n    int64
+}
+
+func (f *follower) follow(ctx context.Context) error {
 	// The first message goes out at once: until then a gateway sends no headers.
 	if err := f.heartbeat(); err != nil {
 		return err
@@ -119,9 +140,25 @@ func (f *follower) follow(ctx context.Context, woken <-chan struct{}) error {
 		if sent {
 			heartbeat.Reset(f.s.heartbeat)
 		}
+		if err := f.idle(ctx, heartbeat, poll); err != nil {
+			return err
+		}
+	}
+}
+
+// idle shows deltas and that the stream is alive, until there may be new events.
+func (f *follower) idle(ctx context.Context, heartbeat, poll *time.Ticker) error {
+	for f.journal.ended == "" {
 		select {
-		case <-woken:
+		case <-f.woken:
+			return nil
 		case <-poll.C:
+			return nil
+		case b := <-f.deltas:
+			if err := f.sendDelta(ctx, b); err != nil {
+				return err
+			}
+			heartbeat.Reset(f.s.heartbeat)
 		case <-heartbeat.C:
 			if err := f.heartbeat(); err != nil {
 				return err
@@ -132,6 +169,28 @@ func (f *follower) follow(ctx context.Context, woken <-chan struct{}) error {
 			return ctx.Err()
 		}
 	}
+	return nil
+}
+
+// sendDelta shows a piece of an answer, behind the event that began its model call. Once
+// the event that ended the call was sent, what is late is dropped.
+func (f *follower) sendDelta(ctx context.Context, b postgres.DeltaBatch) error {
+	if b.Call > f.journal.call { // its event is committed, else the model would not write
+		if _, err := f.sendNew(ctx); err != nil {
+			return err
+		}
+	}
+	if b.Call != f.journal.call || !f.journal.writing {
+		return nil
+	}
+	before := f.shown
+	if before.call != b.Call {
+		before = deltaPlace{}
+	}
+	f.shown = deltaPlace{b.Call, b.N}
+	return f.stream.Send(&loopdv1.StreamEventsResponse{Kind: &loopdv1.StreamEventsResponse_Delta{
+		Delta: deltaProto(b, b.N != before.n+1),
+	}})
 }
 
 // sendNew sends all events that the client does not have.

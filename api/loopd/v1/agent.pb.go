@@ -151,6 +151,8 @@ type AgentSpec struct {
 	Output *OutputContract `protobuf:"bytes,5,opt,name=output,proto3" json:"output,omitempty"`
 	// How the model is asked.
 	ModelSettings *ModelSettings `protobuf:"bytes,6,opt,name=model_settings,json=modelSettings,proto3" json:"model_settings,omitempty"`
+	// Models to go on with, in this order, when the one before cannot answer. At most 3, all different, and as model: each needs a configured provider and a price.
+	FallbackModels []string `protobuf:"bytes,8,rep,name=fallback_models,json=fallbackModels,proto3" json:"fallback_models,omitempty"`
 	// Labels that every run of this version gets; a run's own label of the same key goes before. Limits as in Agent.labels.
 	Labels        map[string]string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
@@ -229,6 +231,13 @@ func (x *AgentSpec) GetModelSettings() *ModelSettings {
 	return nil
 }
 
+func (x *AgentSpec) GetFallbackModels() []string {
+	if x != nil {
+		return x.FallbackModels
+	}
+	return nil
+}
+
 func (x *AgentSpec) GetLabels() map[string]string {
 	if x != nil {
 		return x.Labels
@@ -288,7 +297,9 @@ func (x *OutputContract) GetJsonSchema() *structpb.Struct {
 type ModelSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sampling temperature, from 0 to 2. Absent: the provider's default.
-	Temperature   *float64 `protobuf:"fixed64,1,opt,name=temperature,proto3,oneof" json:"temperature,omitempty"`
+	Temperature *float64 `protobuf:"fixed64,1,opt,name=temperature,proto3,oneof" json:"temperature,omitempty"`
+	// How much the model may think before it answers. Absent: the provider's default.
+	Reasoning     *ReasoningSettings `protobuf:"bytes,2,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -330,6 +341,70 @@ func (x *ModelSettings) GetTemperature() float64 {
 	return 0
 }
 
+func (x *ModelSettings) GetReasoning() *ReasoningSettings {
+	if x != nil {
+		return x.Reasoning
+	}
+	return nil
+}
+
+// ReasoningSettings say how much a model may think before it answers. Thinking is
+// output: it is capped with the answer and paid at the reasoning price. A model
+// takes the setting that it knows, so an agent with fallback models may have both.
+type ReasoningSettings struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For models that are steered by a word: "none", "minimal", "low", "medium", "high" or "xhigh". Empty: the provider's default.
+	Effort string `protobuf:"bytes,1,opt,name=effort,proto3" json:"effort,omitempty"`
+	// For models that are steered by a number: tokens, from 1024 to 1000000. Absent: the provider's default.
+	BudgetTokens  *int64 `protobuf:"varint,2,opt,name=budget_tokens,json=budgetTokens,proto3,oneof" json:"budget_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReasoningSettings) Reset() {
+	*x = ReasoningSettings{}
+	mi := &file_loopd_v1_agent_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReasoningSettings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReasoningSettings) ProtoMessage() {}
+
+func (x *ReasoningSettings) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_agent_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReasoningSettings.ProtoReflect.Descriptor instead.
+func (*ReasoningSettings) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ReasoningSettings) GetEffort() string {
+	if x != nil {
+		return x.Effort
+	}
+	return ""
+}
+
+func (x *ReasoningSettings) GetBudgetTokens() int64 {
+	if x != nil && x.BudgetTokens != nil {
+		return *x.BudgetTokens
+	}
+	return 0
+}
+
 var File_loopd_v1_agent_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_agent_proto_rawDesc = "" +
@@ -350,7 +425,7 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:3\xeaA0\n" +
-	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\x82\x05\n" +
+	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\xfa\x05\n" +
 	"\tAgentSpec\x12a\n" +
 	"\x05model\x18\x01 \x01(\tBK\xe2A\x01\x02\xbaHD\xc8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x05model\x12-\n" +
 	"\finstructions\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\xa0\x8d\x06R\finstructions\x12\x94\x01\n" +
@@ -358,17 +433,23 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\x12tools.names_unique\x12(two tools have the same name: rename one\x1a\"this.map(tool, tool.name).unique()\x92\x01\x03\x10\x80\x01R\x05tools\x12(\n" +
 	"\x06limits\x18\x04 \x01(\v2\x10.loopd.v1.LimitsR\x06limits\x120\n" +
 	"\x06output\x18\x05 \x01(\v2\x18.loopd.v1.OutputContractR\x06output\x12>\n" +
-	"\x0emodel_settings\x18\x06 \x01(\v2\x17.loopd.v1.ModelSettingsR\rmodelSettings\x12u\n" +
+	"\x0emodel_settings\x18\x06 \x01(\v2\x17.loopd.v1.ModelSettingsR\rmodelSettings\x12v\n" +
+	"\x0ffallback_models\x18\b \x03(\tBM\xbaHJ\x92\x01G\x10\x03\x18\x01\"Ar?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0efallbackModels\x12u\n" +
 	"\x06labels\x18\a \x03(\v2\x1f.loopd.v1.AgentSpec.LabelsEntryB<\xbaH9\x9a\x016\x10 \"+r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$*\x05r\x03\x18\x80\x02R\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"J\n" +
 	"\x0eOutputContract\x128\n" +
 	"\vjson_schema\x18\x01 \x01(\v2\x17.google.protobuf.StructR\n" +
-	"jsonSchema\"_\n" +
+	"jsonSchema\"\x9a\x01\n" +
 	"\rModelSettings\x12>\n" +
-	"\vtemperature\x18\x01 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\x00@)\x00\x00\x00\x00\x00\x00\x00\x00H\x00R\vtemperature\x88\x01\x01B\x0e\n" +
-	"\f_temperatureB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\vtemperature\x18\x01 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\x00@)\x00\x00\x00\x00\x00\x00\x00\x00H\x00R\vtemperature\x88\x01\x01\x129\n" +
+	"\treasoning\x18\x02 \x01(\v2\x1b.loopd.v1.ReasoningSettingsR\treasoningB\x0e\n" +
+	"\f_temperature\"\xa5\x01\n" +
+	"\x11ReasoningSettings\x12F\n" +
+	"\x06effort\x18\x01 \x01(\tB.\xbaH+r)2'^(none|minimal|low|medium|high|xhigh)?$R\x06effort\x126\n" +
+	"\rbudget_tokens\x18\x02 \x01(\x03B\f\xbaH\t\"\a\x18\xc0\x84=(\x80\bH\x00R\fbudgetTokens\x88\x01\x01B\x10\n" +
+	"\x0e_budget_tokensB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_agent_proto_rawDescOnce sync.Once
@@ -382,36 +463,38 @@ func file_loopd_v1_agent_proto_rawDescGZIP() []byte {
 	return file_loopd_v1_agent_proto_rawDescData
 }
 
-var file_loopd_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_loopd_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_loopd_v1_agent_proto_goTypes = []any{
 	(*Agent)(nil),                 // 0: loopd.v1.Agent
 	(*AgentSpec)(nil),             // 1: loopd.v1.AgentSpec
 	(*OutputContract)(nil),        // 2: loopd.v1.OutputContract
 	(*ModelSettings)(nil),         // 3: loopd.v1.ModelSettings
-	nil,                           // 4: loopd.v1.Agent.LabelsEntry
-	nil,                           // 5: loopd.v1.AgentSpec.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*Tool)(nil),                  // 7: loopd.v1.Tool
-	(*Limits)(nil),                // 8: loopd.v1.Limits
-	(*structpb.Struct)(nil),       // 9: google.protobuf.Struct
+	(*ReasoningSettings)(nil),     // 4: loopd.v1.ReasoningSettings
+	nil,                           // 5: loopd.v1.Agent.LabelsEntry
+	nil,                           // 6: loopd.v1.AgentSpec.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Tool)(nil),                  // 8: loopd.v1.Tool
+	(*Limits)(nil),                // 9: loopd.v1.Limits
+	(*structpb.Struct)(nil),       // 10: google.protobuf.Struct
 }
 var file_loopd_v1_agent_proto_depIdxs = []int32{
-	6,  // 0: loopd.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
-	6,  // 1: loopd.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
-	6,  // 2: loopd.v1.Agent.archive_time:type_name -> google.protobuf.Timestamp
-	4,  // 3: loopd.v1.Agent.labels:type_name -> loopd.v1.Agent.LabelsEntry
+	7,  // 0: loopd.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
+	7,  // 1: loopd.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
+	7,  // 2: loopd.v1.Agent.archive_time:type_name -> google.protobuf.Timestamp
+	5,  // 3: loopd.v1.Agent.labels:type_name -> loopd.v1.Agent.LabelsEntry
 	1,  // 4: loopd.v1.Agent.spec:type_name -> loopd.v1.AgentSpec
-	7,  // 5: loopd.v1.AgentSpec.tools:type_name -> loopd.v1.Tool
-	8,  // 6: loopd.v1.AgentSpec.limits:type_name -> loopd.v1.Limits
+	8,  // 5: loopd.v1.AgentSpec.tools:type_name -> loopd.v1.Tool
+	9,  // 6: loopd.v1.AgentSpec.limits:type_name -> loopd.v1.Limits
 	2,  // 7: loopd.v1.AgentSpec.output:type_name -> loopd.v1.OutputContract
 	3,  // 8: loopd.v1.AgentSpec.model_settings:type_name -> loopd.v1.ModelSettings
-	5,  // 9: loopd.v1.AgentSpec.labels:type_name -> loopd.v1.AgentSpec.LabelsEntry
-	9,  // 10: loopd.v1.OutputContract.json_schema:type_name -> google.protobuf.Struct
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	6,  // 9: loopd.v1.AgentSpec.labels:type_name -> loopd.v1.AgentSpec.LabelsEntry
+	10, // 10: loopd.v1.OutputContract.json_schema:type_name -> google.protobuf.Struct
+	4,  // 11: loopd.v1.ModelSettings.reasoning:type_name -> loopd.v1.ReasoningSettings
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_agent_proto_init() }
@@ -422,13 +505,14 @@ func file_loopd_v1_agent_proto_init() {
 	file_loopd_v1_limits_proto_init()
 	file_loopd_v1_tool_proto_init()
 	file_loopd_v1_agent_proto_msgTypes[3].OneofWrappers = []any{}
+	file_loopd_v1_agent_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_agent_proto_rawDesc), len(file_loopd_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -29,7 +29,7 @@ type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sequence number in the run, counting from 1 without gaps.
 	Seq int64 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	// What happened, such as "created", "model_answered", "call_started", "tripped" or "finished". New kinds may appear: ignore those you do not know.
+	// What happened, such as "created", "model_answered", "fell_back" (the run goes on with another model), "rate_waited" (the next model call waits for its share of the provider's rate limit), "call_started", "tripped" or "finished". New kinds may appear: ignore those you do not know.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// When it was recorded.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
@@ -37,7 +37,7 @@ type Event struct {
 	Iteration int32 `protobuf:"varint,4,opt,name=iteration,proto3" json:"iteration,omitempty"`
 	// Epoch of the lease that it was written under. 0: written before any worker owned the run.
 	Epoch int64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The body, by kind. This is a view for reading: its numbers are doubles, so an integer above 2^53 is rounded. The journal keeps the exact bytes.
+	// The body, by kind. This is a view for reading: its numbers are doubles, so an integer above 2^53 is rounded, and an attachment has its size_bytes in place of its data. The journal keeps the exact bytes.
 	Body          *structpb.Struct `protobuf:"bytes,6,opt,name=body,proto3" json:"body,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -178,6 +178,8 @@ type Part struct {
 	//	*Part_ToolCall
 	//	*Part_ToolResult
 	//	*Part_Refusal
+	//	*Part_Image
+	//	*Part_Document
 	Kind          isPart_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -265,6 +267,24 @@ func (x *Part) GetRefusal() *Refusal {
 	return nil
 }
 
+func (x *Part) GetImage() *Media {
+	if x != nil {
+		if x, ok := x.Kind.(*Part_Image); ok {
+			return x.Image
+		}
+	}
+	return nil
+}
+
+func (x *Part) GetDocument() *Media {
+	if x != nil {
+		if x, ok := x.Kind.(*Part_Document); ok {
+			return x.Document
+		}
+	}
+	return nil
+}
+
 type isPart_Kind interface {
 	isPart_Kind()
 }
@@ -294,6 +314,16 @@ type Part_Refusal struct {
 	Refusal *Refusal `protobuf:"bytes,5,opt,name=refusal,proto3,oneof"`
 }
 
+type Part_Image struct {
+	// An image that went with the input.
+	Image *Media `protobuf:"bytes,6,opt,name=image,proto3,oneof"`
+}
+
+type Part_Document struct {
+	// A document that went with the input.
+	Document *Media `protobuf:"bytes,7,opt,name=document,proto3,oneof"`
+}
+
 func (*Part_Text) isPart_Kind() {}
 
 func (*Part_Reasoning) isPart_Kind() {}
@@ -303,6 +333,10 @@ func (*Part_ToolCall) isPart_Kind() {}
 func (*Part_ToolResult) isPart_Kind() {}
 
 func (*Part_Refusal) isPart_Kind() {}
+
+func (*Part_Image) isPart_Kind() {}
+
+func (*Part_Document) isPart_Kind() {}
 
 // Text is text for the reader.
 type Text struct {
@@ -443,6 +477,79 @@ func (x *Refusal) GetText() string {
 	return ""
 }
 
+// Media describes an image or a document. Its content is not shown.
+type Media struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its type, such as "image/png" or "application/pdf".
+	MediaType string `protobuf:"bytes,1,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
+	// Its file name. Empty: none was given.
+	FileName string `protobuf:"bytes,2,opt,name=file_name,json=fileName,proto3" json:"file_name,omitempty"`
+	// Where the provider reads it. Empty: it was sent with the request.
+	Uri string `protobuf:"bytes,3,opt,name=uri,proto3" json:"uri,omitempty"`
+	// Its size in bytes. 0: it is read from uri.
+	SizeBytes     int64 `protobuf:"varint,4,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Media) Reset() {
+	*x = Media{}
+	mi := &file_loopd_v1_message_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Media) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Media) ProtoMessage() {}
+
+func (x *Media) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_message_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Media.ProtoReflect.Descriptor instead.
+func (*Media) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_message_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Media) GetMediaType() string {
+	if x != nil {
+		return x.MediaType
+	}
+	return ""
+}
+
+func (x *Media) GetFileName() string {
+	if x != nil {
+		return x.FileName
+	}
+	return ""
+}
+
+func (x *Media) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
+}
+
+func (x *Media) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
 // ToolCallPart is the model's request to call a tool, as it wrote it.
 type ToolCallPart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -458,7 +565,7 @@ type ToolCallPart struct {
 
 func (x *ToolCallPart) Reset() {
 	*x = ToolCallPart{}
-	mi := &file_loopd_v1_message_proto_msgTypes[5]
+	mi := &file_loopd_v1_message_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -470,7 +577,7 @@ func (x *ToolCallPart) String() string {
 func (*ToolCallPart) ProtoMessage() {}
 
 func (x *ToolCallPart) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_message_proto_msgTypes[5]
+	mi := &file_loopd_v1_message_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -483,7 +590,7 @@ func (x *ToolCallPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallPart.ProtoReflect.Descriptor instead.
 func (*ToolCallPart) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_message_proto_rawDescGZIP(), []int{5}
+	return file_loopd_v1_message_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ToolCallPart) GetCallId() string {
@@ -524,7 +631,7 @@ type ToolResultPart struct {
 
 func (x *ToolResultPart) Reset() {
 	*x = ToolResultPart{}
-	mi := &file_loopd_v1_message_proto_msgTypes[6]
+	mi := &file_loopd_v1_message_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +643,7 @@ func (x *ToolResultPart) String() string {
 func (*ToolResultPart) ProtoMessage() {}
 
 func (x *ToolResultPart) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_message_proto_msgTypes[6]
+	mi := &file_loopd_v1_message_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +656,7 @@ func (x *ToolResultPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResultPart.ProtoReflect.Descriptor instead.
 func (*ToolResultPart) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_message_proto_rawDescGZIP(), []int{6}
+	return file_loopd_v1_message_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ToolResultPart) GetCallId() string {
@@ -592,21 +699,30 @@ const file_loopd_v1_message_proto_rawDesc = "" +
 	"\x05parts\x18\x04 \x03(\v2\x0e.loopd.v1.PartR\x05parts\x12;\n" +
 	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12\x16\n" +
-	"\x06source\x18\x06 \x01(\tR\x06source\"\x8c\x02\n" +
+	"\x06source\x18\x06 \x01(\tR\x06source\"\xe4\x02\n" +
 	"\x04Part\x12$\n" +
 	"\x04text\x18\x01 \x01(\v2\x0e.loopd.v1.TextH\x00R\x04text\x123\n" +
 	"\treasoning\x18\x02 \x01(\v2\x13.loopd.v1.ReasoningH\x00R\treasoning\x125\n" +
 	"\ttool_call\x18\x03 \x01(\v2\x16.loopd.v1.ToolCallPartH\x00R\btoolCall\x12;\n" +
 	"\vtool_result\x18\x04 \x01(\v2\x18.loopd.v1.ToolResultPartH\x00R\n" +
 	"toolResult\x12-\n" +
-	"\arefusal\x18\x05 \x01(\v2\x11.loopd.v1.RefusalH\x00R\arefusalB\x06\n" +
+	"\arefusal\x18\x05 \x01(\v2\x11.loopd.v1.RefusalH\x00R\arefusal\x12'\n" +
+	"\x05image\x18\x06 \x01(\v2\x0f.loopd.v1.MediaH\x00R\x05image\x12-\n" +
+	"\bdocument\x18\a \x01(\v2\x0f.loopd.v1.MediaH\x00R\bdocumentB\x06\n" +
 	"\x04kind\"\x1a\n" +
 	"\x04Text\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\"\x1f\n" +
 	"\tReasoning\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\"\x1d\n" +
 	"\aRefusal\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text\"b\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"t\n" +
+	"\x05Media\x12\x1d\n" +
+	"\n" +
+	"media_type\x18\x01 \x01(\tR\tmediaType\x12\x1b\n" +
+	"\tfile_name\x18\x02 \x01(\tR\bfileName\x12\x10\n" +
+	"\x03uri\x18\x03 \x01(\tR\x03uri\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x04 \x01(\x03R\tsizeBytes\"b\n" +
 	"\fToolCallPart\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
 	"\x04tool\x18\x02 \x01(\tR\x04tool\x12%\n" +
@@ -634,7 +750,7 @@ func file_loopd_v1_message_proto_rawDescGZIP() []byte {
 }
 
 var file_loopd_v1_message_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_loopd_v1_message_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_loopd_v1_message_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_loopd_v1_message_proto_goTypes = []any{
 	(Role)(0),                     // 0: loopd.v1.Role
 	(*Message)(nil),               // 1: loopd.v1.Message
@@ -642,24 +758,27 @@ var file_loopd_v1_message_proto_goTypes = []any{
 	(*Text)(nil),                  // 3: loopd.v1.Text
 	(*Reasoning)(nil),             // 4: loopd.v1.Reasoning
 	(*Refusal)(nil),               // 5: loopd.v1.Refusal
-	(*ToolCallPart)(nil),          // 6: loopd.v1.ToolCallPart
-	(*ToolResultPart)(nil),        // 7: loopd.v1.ToolResultPart
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*Media)(nil),                 // 6: loopd.v1.Media
+	(*ToolCallPart)(nil),          // 7: loopd.v1.ToolCallPart
+	(*ToolResultPart)(nil),        // 8: loopd.v1.ToolResultPart
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_loopd_v1_message_proto_depIdxs = []int32{
-	0, // 0: loopd.v1.Message.role:type_name -> loopd.v1.Role
-	2, // 1: loopd.v1.Message.parts:type_name -> loopd.v1.Part
-	8, // 2: loopd.v1.Message.create_time:type_name -> google.protobuf.Timestamp
-	3, // 3: loopd.v1.Part.text:type_name -> loopd.v1.Text
-	4, // 4: loopd.v1.Part.reasoning:type_name -> loopd.v1.Reasoning
-	6, // 5: loopd.v1.Part.tool_call:type_name -> loopd.v1.ToolCallPart
-	7, // 6: loopd.v1.Part.tool_result:type_name -> loopd.v1.ToolResultPart
-	5, // 7: loopd.v1.Part.refusal:type_name -> loopd.v1.Refusal
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	0,  // 0: loopd.v1.Message.role:type_name -> loopd.v1.Role
+	2,  // 1: loopd.v1.Message.parts:type_name -> loopd.v1.Part
+	9,  // 2: loopd.v1.Message.create_time:type_name -> google.protobuf.Timestamp
+	3,  // 3: loopd.v1.Part.text:type_name -> loopd.v1.Text
+	4,  // 4: loopd.v1.Part.reasoning:type_name -> loopd.v1.Reasoning
+	7,  // 5: loopd.v1.Part.tool_call:type_name -> loopd.v1.ToolCallPart
+	8,  // 6: loopd.v1.Part.tool_result:type_name -> loopd.v1.ToolResultPart
+	5,  // 7: loopd.v1.Part.refusal:type_name -> loopd.v1.Refusal
+	6,  // 8: loopd.v1.Part.image:type_name -> loopd.v1.Media
+	6,  // 9: loopd.v1.Part.document:type_name -> loopd.v1.Media
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_message_proto_init() }
@@ -673,6 +792,8 @@ func file_loopd_v1_message_proto_init() {
 		(*Part_ToolCall)(nil),
 		(*Part_ToolResult)(nil),
 		(*Part_Refusal)(nil),
+		(*Part_Image)(nil),
+		(*Part_Document)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -680,7 +801,7 @@ func file_loopd_v1_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_message_proto_rawDesc), len(file_loopd_v1_message_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -2,6 +2,7 @@ package loopdv1_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,6 +34,17 @@ func TestRulesAcceptGoodRequests(t *testing.T) {
 		&loopdv1.CreateRunRequest{Agent: "agents/support", Input: "x", Limits: &loopdv1.Limits{
 			MaxCostUsd: new("0"), MaxToolCalls: proto.Int32(0), MaxReasks: proto.Int32(0), Deadline: durationpb.New(1e9),
 		}},
+		createAgent(func(a *loopdv1.Agent) {
+			a.Spec.FallbackModels = []string{"openai/gpt-5.1", "openai/gpt-5.1-mini", "gemini/gemini-3-pro"}
+			a.Spec.ModelSettings = &loopdv1.ModelSettings{Reasoning: &loopdv1.ReasoningSettings{Effort: "xhigh", BudgetTokens: proto.Int64(1024)}}
+		}),
+		createAgent(func(a *loopdv1.Agent) {
+			a.Spec.ModelSettings = &loopdv1.ModelSettings{Reasoning: &loopdv1.ReasoningSettings{}}
+		}),
+		&loopdv1.CreateRunRequest{Agent: "agents/support", Input: "x", Attachments: []*loopdv1.Attachment{
+			{Source: &loopdv1.Attachment_Data{Data: []byte{0}}, MediaType: "image/webp", FileName: "größe, no. 1.webp"},
+			{Source: &loopdv1.Attachment_Uri{Uri: "https://shop.example:8443/a/b.pdf?x=1#p2"}, MediaType: "application/pdf"},
+		}},
 		&loopdv1.ListRunsRequest{States: []loopdv1.RunState{loopdv1.RunState_RUN_STATE_RUNNING, loopdv1.RunState_RUN_STATE_QUEUED}},
 		&loopdv1.WaitRunRequest{Name: run, Timeout: durationpb.New(0)},
 		&loopdv1.ListEventsRequest{Parent: run, AfterSeq: 7},
@@ -54,15 +66,44 @@ func TestRulesRefuseBadRequests(t *testing.T) {
 	tool := func(change func(*loopdv1.Tool)) proto.Message {
 		return createAgent(func(a *loopdv1.Agent) { change(a.GetSpec().GetTools()[0]) })
 	}
+	attached := func(change func(*loopdv1.Attachment)) proto.Message {
+		a := &loopdv1.Attachment{Source: &loopdv1.Attachment_Data{Data: []byte{0}}, MediaType: "image/png"}
+		change(a)
+		return &loopdv1.CreateRunRequest{Agent: "agents/support", Input: "x", Attachments: []*loopdv1.Attachment{a}}
+	}
+	uri := func(uri string) proto.Message {
+		return attached(func(a *loopdv1.Attachment) { a.Source = &loopdv1.Attachment_Uri{Uri: uri} })
+	}
+	reasoning := func(r *loopdv1.ReasoningSettings) proto.Message {
+		return createAgent(func(a *loopdv1.Agent) { a.Spec.ModelSettings = &loopdv1.ModelSettings{Reasoning: r} })
+	}
+	fallbacks := func(models ...string) proto.Message {
+		return createAgent(func(a *loopdv1.Agent) { a.Spec.FallbackModels = models })
+	}
 	for name, c := range map[string]struct {
 		request proto.Message
 		field   string
 	}{
-		"agent id with capitals": {&loopdv1.CreateAgentRequest{Agent: namedAgent(""), AgentId: "Support"}, "agent_id"},
-		"agent id ends in dash":  {&loopdv1.CreateAgentRequest{Agent: namedAgent(""), AgentId: "support-"}, "agent_id"},
-		"no agent":               {&loopdv1.CreateAgentRequest{AgentId: "support"}, "agent"},
-		"no spec":                {createAgent(func(a *loopdv1.Agent) { a.Spec = nil }), "agent.spec"},
-		"model without provider": {createAgent(func(a *loopdv1.Agent) { a.Spec.Model = "claude" }), "agent.spec.model"},
+		"attachment without source":    {attached(func(a *loopdv1.Attachment) { a.Source = nil }), "attachments[0].source"},
+		"attachment without data":      {attached(func(a *loopdv1.Attachment) { a.Source = &loopdv1.Attachment_Data{} }), "attachments[0].data"},
+		"attachment above 8 MiB":       {attached(func(a *loopdv1.Attachment) { a.Source = &loopdv1.Attachment_Data{Data: make([]byte, 8<<20+1)} }), "attachments[0].data"},
+		"attachment of another type":   {attached(func(a *loopdv1.Attachment) { a.MediaType = "image/svg+xml" }), "attachments[0].media_type"},
+		"attachment in a folder":       {attached(func(a *loopdv1.Attachment) { a.FileName = "../a.png" }), "attachments[0].file_name"},
+		"attachment with a line break": {attached(func(a *loopdv1.Attachment) { a.FileName = "a\n.png" }), "attachments[0].file_name"},
+		"attachment by http":           {uri("http://shop.example/a.png"), "attachments[0].uri"},
+		"attachment with a password":   {uri("https://u:p@shop.example/a.png"), "attachments[0].uri"},
+		"attachment of the worker":     {uri("file:///etc/passwd"), "attachments[0].uri"},
+		"17 attachments":               {&loopdv1.CreateRunRequest{Agent: "agents/support", Input: "x", Attachments: slices.Repeat([]*loopdv1.Attachment{{Source: &loopdv1.Attachment_Data{Data: []byte{0}}, MediaType: "image/png"}}, 17)}, "attachments"},
+		"effort of another word":       {reasoning(&loopdv1.ReasoningSettings{Effort: "High"}), "agent.spec.model_settings.reasoning.effort"},
+		"too small a thinking budget":  {reasoning(&loopdv1.ReasoningSettings{BudgetTokens: proto.Int64(1023)}), "agent.spec.model_settings.reasoning.budget_tokens"},
+		"4 fallbacks":                  {fallbacks("a/a", "a/b", "a/c", "a/d"), "agent.spec.fallback_models"},
+		"the same fallback twice":      {fallbacks("a/a", "a/a"), "agent.spec.fallback_models"},
+		"fallback without provider":    {fallbacks("a/a", "claude"), "agent.spec.fallback_models[1]"},
+		"agent id with capitals":       {&loopdv1.CreateAgentRequest{Agent: namedAgent(""), AgentId: "Support"}, "agent_id"},
+		"agent id ends in dash":        {&loopdv1.CreateAgentRequest{Agent: namedAgent(""), AgentId: "support-"}, "agent_id"},
+		"no agent":                     {&loopdv1.CreateAgentRequest{AgentId: "support"}, "agent"},
+		"no spec":                      {createAgent(func(a *loopdv1.Agent) { a.Spec = nil }), "agent.spec"},
+		"model without provider":       {createAgent(func(a *loopdv1.Agent) { a.Spec.Model = "claude" }), "agent.spec.model"},
 		"two tools of one name": {createAgent(func(a *loopdv1.Agent) {
 			a.Spec.Tools = append(a.Spec.Tools, a.Spec.Tools[0])
 		}), "agent.spec.tools"},

@@ -331,7 +331,7 @@ type Run struct {
 	State RunState `protobuf:"varint,5,opt,name=state,proto3,enum=loopd.v1.RunState" json:"state,omitempty"`
 	// True: the run has ended and will never change again.
 	Done bool `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`
-	// What the run is doing: "queue", "model", "tools", "backoff" or "waiting". Empty: it has ended.
+	// What the run is doing: "queue", "model", "tools", "backoff" (the provider asked for time), "rate" (it waits for its share of the provider's rate limit) or "waiting" (for somebody to act). Empty: it has ended.
 	Phase string `protobuf:"bytes,7,opt,name=phase,proto3" json:"phase,omitempty"`
 	// The limits in force, every one of them present.
 	Limits *Limits `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`

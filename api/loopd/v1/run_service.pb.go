@@ -95,7 +95,9 @@ type CreateRunRequest struct {
 	// Labels of the run, for people and filters. At most 32; keys at most 63 characters of a-z, 0-9, "_", ".", "/" and "-", values at most 256 characters.
 	Labels map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Makes the request safe to repeat: for 24 hours the same id brings the same run again instead of a second one. Over REST also the header Idempotency-Key. At most 128 printable ASCII characters. Empty: not repeatable.
-	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Images and documents that go with the input. At most 16, with at most 8 MiB of data together. The model and each fallback model must be able to read them.
+	Attachments   []*Attachment `protobuf:"bytes,7,rep,name=attachments,proto3" json:"attachments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -172,6 +174,118 @@ func (x *CreateRunRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *CreateRunRequest) GetAttachments() []*Attachment {
+	if x != nil {
+		return x.Attachments
+	}
+	return nil
+}
+
+// Attachment is an image or a document that goes with the input.
+type Attachment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where its content is. Exactly one.
+	//
+	// Types that are valid to be assigned to Source:
+	//
+	//	*Attachment_Data
+	//	*Attachment_Uri
+	Source isAttachment_Source `protobuf_oneof:"source"`
+	// Its type: "image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf" or "text/plain" (in UTF-8).
+	MediaType string `protobuf:"bytes,3,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
+	// Its file name, for people and for models that read it. At most 255 characters, without control characters, "/" and "\\". Default empty.
+	FileName      string `protobuf:"bytes,4,opt,name=file_name,json=fileName,proto3" json:"file_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attachment) Reset() {
+	*x = Attachment{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attachment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attachment) ProtoMessage() {}
+
+func (x *Attachment) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
+func (*Attachment) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Attachment) GetSource() isAttachment_Source {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *Attachment) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Source.(*Attachment_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *Attachment) GetUri() string {
+	if x != nil {
+		if x, ok := x.Source.(*Attachment_Uri); ok {
+			return x.Uri
+		}
+	}
+	return ""
+}
+
+func (x *Attachment) GetMediaType() string {
+	if x != nil {
+		return x.MediaType
+	}
+	return ""
+}
+
+func (x *Attachment) GetFileName() string {
+	if x != nil {
+		return x.FileName
+	}
+	return ""
+}
+
+type isAttachment_Source interface {
+	isAttachment_Source()
+}
+
+type Attachment_Data struct {
+	// The content itself, in JSON as base64. 1 byte to 8 MiB, all attachments of a run together.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3,oneof"`
+}
+
+type Attachment_Uri struct {
+	// An absolute https URL, without user or password, that the provider reads. loopd never does. At most 2048 characters.
+	Uri string `protobuf:"bytes,2,opt,name=uri,proto3,oneof"`
+}
+
+func (*Attachment_Data) isAttachment_Source() {}
+
+func (*Attachment_Uri) isAttachment_Source() {}
+
 // GetRunRequest names a run.
 type GetRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -183,7 +297,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[1]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -195,7 +309,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[1]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -208,7 +322,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{1}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *GetRunRequest) GetName() string {
@@ -235,7 +349,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[2]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -247,7 +361,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[2]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -260,7 +374,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{2}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListRunsRequest) GetPageSize() int32 {
@@ -304,7 +418,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[3]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -316,7 +430,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[3]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -329,7 +443,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{3}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -359,7 +473,7 @@ type WaitRunRequest struct {
 
 func (x *WaitRunRequest) Reset() {
 	*x = WaitRunRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[4]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -371,7 +485,7 @@ func (x *WaitRunRequest) String() string {
 func (*WaitRunRequest) ProtoMessage() {}
 
 func (x *WaitRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[4]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -384,7 +498,7 @@ func (x *WaitRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRunRequest.ProtoReflect.Descriptor instead.
 func (*WaitRunRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{4}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WaitRunRequest) GetName() string {
@@ -416,7 +530,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[5]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -428,7 +542,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[5]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -441,7 +555,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{5}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CancelRunRequest) GetName() string {
@@ -480,7 +594,7 @@ type ListMessagesRequest struct {
 
 func (x *ListMessagesRequest) Reset() {
 	*x = ListMessagesRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[6]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -492,7 +606,7 @@ func (x *ListMessagesRequest) String() string {
 func (*ListMessagesRequest) ProtoMessage() {}
 
 func (x *ListMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[6]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -505,7 +619,7 @@ func (x *ListMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMessagesRequest.ProtoReflect.Descriptor instead.
 func (*ListMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{6}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListMessagesRequest) GetParent() string {
@@ -542,7 +656,7 @@ type ListMessagesResponse struct {
 
 func (x *ListMessagesResponse) Reset() {
 	*x = ListMessagesResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[7]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +668,7 @@ func (x *ListMessagesResponse) String() string {
 func (*ListMessagesResponse) ProtoMessage() {}
 
 func (x *ListMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[7]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +681,7 @@ func (x *ListMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMessagesResponse.ProtoReflect.Descriptor instead.
 func (*ListMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{7}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListMessagesResponse) GetMessages() []*Message {
@@ -599,7 +713,7 @@ type ListToolCallsRequest struct {
 
 func (x *ListToolCallsRequest) Reset() {
 	*x = ListToolCallsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[8]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +725,7 @@ func (x *ListToolCallsRequest) String() string {
 func (*ListToolCallsRequest) ProtoMessage() {}
 
 func (x *ListToolCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[8]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +738,7 @@ func (x *ListToolCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolCallsRequest.ProtoReflect.Descriptor instead.
 func (*ListToolCallsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{8}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListToolCallsRequest) GetParent() string {
@@ -661,7 +775,7 @@ type ListToolCallsResponse struct {
 
 func (x *ListToolCallsResponse) Reset() {
 	*x = ListToolCallsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[9]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +787,7 @@ func (x *ListToolCallsResponse) String() string {
 func (*ListToolCallsResponse) ProtoMessage() {}
 
 func (x *ListToolCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[9]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +800,7 @@ func (x *ListToolCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolCallsResponse.ProtoReflect.Descriptor instead.
 func (*ListToolCallsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{9}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListToolCallsResponse) GetToolCalls() []*ToolCall {
@@ -718,7 +832,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[10]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +844,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[10]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +857,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{10}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListEventsRequest) GetParent() string {
@@ -780,7 +894,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +906,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +919,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{11}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -828,14 +942,16 @@ type StreamEventsRequest struct {
 	// "runs/{run}".
 	Parent string `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	// Only events with a larger sequence number. Default 0: from the first. Over REST also the header Last-Event-ID.
-	AfterSeq      int64 `protobuf:"varint,2,opt,name=after_seq,json=afterSeq,proto3" json:"after_seq,omitempty"`
+	AfterSeq int64 `protobuf:"varint,2,opt,name=after_seq,json=afterSeq,proto3" json:"after_seq,omitempty"`
+	// True: answers are also shown while they are written, as Delta messages. Default false.
+	IncludeDeltas bool `protobuf:"varint,3,opt,name=include_deltas,json=includeDeltas,proto3" json:"include_deltas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StreamEventsRequest) Reset() {
 	*x = StreamEventsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +963,7 @@ func (x *StreamEventsRequest) String() string {
 func (*StreamEventsRequest) ProtoMessage() {}
 
 func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +976,7 @@ func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsRequest.ProtoReflect.Descriptor instead.
 func (*StreamEventsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{12}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StreamEventsRequest) GetParent() string {
@@ -877,6 +993,13 @@ func (x *StreamEventsRequest) GetAfterSeq() int64 {
 	return 0
 }
 
+func (x *StreamEventsRequest) GetIncludeDeltas() bool {
+	if x != nil {
+		return x.IncludeDeltas
+	}
+	return false
+}
+
 // StreamEventsResponse is one message of the stream. The first is a Heartbeat,
 // sent at once; the last is an End, unless the connection breaks: then ask again
 // with after_seq.
@@ -889,6 +1012,7 @@ type StreamEventsResponse struct {
 	//	*StreamEventsResponse_Event
 	//	*StreamEventsResponse_Heartbeat
 	//	*StreamEventsResponse_End
+	//	*StreamEventsResponse_Delta
 	Kind          isStreamEventsResponse_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -896,7 +1020,7 @@ type StreamEventsResponse struct {
 
 func (x *StreamEventsResponse) Reset() {
 	*x = StreamEventsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +1032,7 @@ func (x *StreamEventsResponse) String() string {
 func (*StreamEventsResponse) ProtoMessage() {}
 
 func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1045,7 @@ func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsResponse.ProtoReflect.Descriptor instead.
 func (*StreamEventsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{13}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StreamEventsResponse) GetKind() isStreamEventsResponse_Kind {
@@ -958,6 +1082,15 @@ func (x *StreamEventsResponse) GetEnd() *End {
 	return nil
 }
 
+func (x *StreamEventsResponse) GetDelta() *Delta {
+	if x != nil {
+		if x, ok := x.Kind.(*StreamEventsResponse_Delta); ok {
+			return x.Delta
+		}
+	}
+	return nil
+}
+
 type isStreamEventsResponse_Kind interface {
 	isStreamEventsResponse_Kind()
 }
@@ -977,14 +1110,154 @@ type StreamEventsResponse_End struct {
 	End *End `protobuf:"bytes,3,opt,name=end,proto3,oneof"`
 }
 
+type StreamEventsResponse_Delta struct {
+	// A piece of an answer that is being written. Only with include_deltas.
+	Delta *Delta `protobuf:"bytes,4,opt,name=delta,proto3,oneof"`
+}
+
 func (*StreamEventsResponse_Event) isStreamEventsResponse_Kind() {}
 
 func (*StreamEventsResponse_Heartbeat) isStreamEventsResponse_Kind() {}
 
 func (*StreamEventsResponse_End) isStreamEventsResponse_Kind() {}
 
+func (*StreamEventsResponse_Delta) isStreamEventsResponse_Kind() {}
+
+// Delta is a piece of an answer while the model writes it, to be shown at once and
+// kept by nobody: it is not in the journal, has no sequence number, and is not sent
+// again. It comes after the event "model_started" of its model call. The event
+// "model_answered" of the same call replaces all of its deltas, "model_failed"
+// makes them void; after either no more of them come.
+type Delta struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The model call that writes the answer; the member "call" of its events.
+	ModelCall int32 `protobuf:"varint,1,opt,name=model_call,json=modelCall,proto3" json:"model_call,omitempty"`
+	// What was written, in order.
+	Fragments []*Fragment `protobuf:"bytes,2,rep,name=fragments,proto3" json:"fragments,omitempty"`
+	// True: something between this delta and the one before it, or the beginning of the answer, was not received.
+	Gap           bool `protobuf:"varint,3,opt,name=gap,proto3" json:"gap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Delta) Reset() {
+	*x = Delta{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Delta) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Delta) ProtoMessage() {}
+
+func (x *Delta) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Delta.ProtoReflect.Descriptor instead.
+func (*Delta) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Delta) GetModelCall() int32 {
+	if x != nil {
+		return x.ModelCall
+	}
+	return 0
+}
+
+func (x *Delta) GetFragments() []*Fragment {
+	if x != nil {
+		return x.Fragments
+	}
+	return nil
+}
+
+func (x *Delta) GetGap() bool {
+	if x != nil {
+		return x.Gap
+	}
+	return false
+}
+
+// Fragment is text that continues the fragment before it if that is of the same
+// kind.
+type Fragment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is being written: "text", "reasoning", "refusal" or "tool_call".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The text. Of a tool call: a piece of its arguments.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// Name of the tool, on the first fragment of a tool call. Empty on all others.
+	Tool          string `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fragment) Reset() {
+	*x = Fragment{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fragment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fragment) ProtoMessage() {}
+
+func (x *Fragment) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fragment.ProtoReflect.Descriptor instead.
+func (*Fragment) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Fragment) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Fragment) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Fragment) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
 // Heartbeat says that a stream is alive. It comes at least every 15 seconds
-// without an event.
+// without an event or a delta.
 type Heartbeat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -993,7 +1266,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1278,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1291,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{14}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{17}
 }
 
 // End says that a stream is complete.
@@ -1032,7 +1305,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1317,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1330,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{15}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *End) GetState() RunState {
@@ -1084,7 +1357,7 @@ type ApproveToolCallRequest struct {
 
 func (x *ApproveToolCallRequest) Reset() {
 	*x = ApproveToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1369,7 @@ func (x *ApproveToolCallRequest) String() string {
 func (*ApproveToolCallRequest) ProtoMessage() {}
 
 func (x *ApproveToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1382,7 @@ func (x *ApproveToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveToolCallRequest.ProtoReflect.Descriptor instead.
 func (*ApproveToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{16}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ApproveToolCallRequest) GetName() string {
@@ -1155,7 +1428,7 @@ type DenyToolCallRequest struct {
 
 func (x *DenyToolCallRequest) Reset() {
 	*x = DenyToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1440,7 @@ func (x *DenyToolCallRequest) String() string {
 func (*DenyToolCallRequest) ProtoMessage() {}
 
 func (x *DenyToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1453,7 @@ func (x *DenyToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyToolCallRequest.ProtoReflect.Descriptor instead.
 func (*DenyToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{17}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DenyToolCallRequest) GetName() string {
@@ -1223,7 +1496,7 @@ type ResolveToolCallRequest struct {
 
 func (x *ResolveToolCallRequest) Reset() {
 	*x = ResolveToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1508,7 @@ func (x *ResolveToolCallRequest) String() string {
 func (*ResolveToolCallRequest) ProtoMessage() {}
 
 func (x *ResolveToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1521,7 @@ func (x *ResolveToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveToolCallRequest.ProtoReflect.Descriptor instead.
 func (*ResolveToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{18}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResolveToolCallRequest) GetName() string {
@@ -1290,7 +1563,7 @@ var File_loopd_v1_run_service_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1aloopd/v1/run_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x14loopd/v1/event.proto\x1a\x15loopd/v1/limits.proto\x1a\x16loopd/v1/message.proto\x1a\x12loopd/v1/run.proto\x1a\x18loopd/v1/tool_call.proto\"\xff\x03\n" +
+	"\x1aloopd/v1/run_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x14loopd/v1/event.proto\x1a\x15loopd/v1/limits.proto\x1a\x16loopd/v1/message.proto\x1a\x12loopd/v1/run.proto\x1a\x18loopd/v1/tool_call.proto\"\xc1\x04\n" +
 	"\x10CreateRunRequest\x12`\n" +
 	"\x05agent\x18\x01 \x01(\tBJ\xe2A\x01\x02\xfaA\x11\n" +
 	"\x0floopd.dev/Agent\xbaH/\xc8\x01\x01r*2(^agents/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x05agent\x121\n" +
@@ -1299,11 +1572,23 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x06limits\x18\x04 \x01(\v2\x10.loopd.v1.LimitsR\x06limits\x12|\n" +
 	"\x06labels\x18\x05 \x03(\v2&.loopd.v1.CreateRunRequest.LabelsEntryB<\xbaH9\x9a\x016\x10 \"+r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$*\x05r\x03\x18\x80\x02R\x06labels\x127\n" +
 	"\n" +
-	"request_id\x18\x06 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId\x1a9\n" +
+	"request_id\x18\x06 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId\x12@\n" +
+	"\vattachments\x18\a \x03(\v2\x14.loopd.v1.AttachmentB\b\xbaH\x05\x92\x01\x02\x10\x10R\vattachments\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x10\n" +
-	"\x0e_agent_version\"u\n" +
+	"\x0e_agent_version\"\xb4\x02\n" +
+	"\n" +
+	"Attachment\x12\"\n" +
+	"\x04data\x18\x01 \x01(\fB\f\xbaH\tz\a\x10\x01\x18\x80\x80\x80\x04H\x00R\x04data\x12=\n" +
+	"\x03uri\x18\x02 \x01(\tB)\xbaH&r$\x18\x80\x102\x1c^https://[^@/?#]+([/?#].*)?$\x88\x01\x01H\x00R\x03uri\x12s\n" +
+	"\n" +
+	"media_type\x18\x03 \x01(\tBT\xe2A\x01\x02\xbaHMrKR\timage/pngR\n" +
+	"image/jpegR\timage/gifR\n" +
+	"image/webpR\x0fapplication/pdfR\n" +
+	"text/plainR\tmediaType\x12=\n" +
+	"\tfile_name\x18\x04 \x01(\tB \xbaH\x1dr\x1b\x18\xff\x012\x16^[^\\x00-\\x1F\\x7F/\\\\]*$R\bfileNameB\x0f\n" +
+	"\x06source\x12\x05\xbaH\x02\b\x01\"u\n" +
 	"\rGetRunRequest\x12d\n" +
 	"\x04name\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
 	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x04name\"\xff\x01\n" +
@@ -1354,16 +1639,27 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\tpage_size\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\"X\n" +
 	"\x12ListEventsResponse\x12'\n" +
 	"\x06events\x18\x01 \x03(\v2\x0f.loopd.v1.EventR\x06events\x12\x19\n" +
-	"\bhas_more\x18\x02 \x01(\bR\ahasMore\"\xa5\x01\n" +
+	"\bhas_more\x18\x02 \x01(\bR\ahasMore\"\xcc\x01\n" +
 	"\x13StreamEventsRequest\x12h\n" +
 	"\x06parent\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
 	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x06parent\x12$\n" +
-	"\tafter_seq\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\bafterSeq\"\x9f\x01\n" +
+	"\tafter_seq\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\bafterSeq\x12%\n" +
+	"\x0einclude_deltas\x18\x03 \x01(\bR\rincludeDeltas\"\xc8\x01\n" +
 	"\x14StreamEventsResponse\x12'\n" +
 	"\x05event\x18\x01 \x01(\v2\x0f.loopd.v1.EventH\x00R\x05event\x123\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x13.loopd.v1.HeartbeatH\x00R\theartbeat\x12!\n" +
-	"\x03end\x18\x03 \x01(\v2\r.loopd.v1.EndH\x00R\x03endB\x06\n" +
-	"\x04kind\"\v\n" +
+	"\x03end\x18\x03 \x01(\v2\r.loopd.v1.EndH\x00R\x03end\x12'\n" +
+	"\x05delta\x18\x04 \x01(\v2\x0f.loopd.v1.DeltaH\x00R\x05deltaB\x06\n" +
+	"\x04kind\"j\n" +
+	"\x05Delta\x12\x1d\n" +
+	"\n" +
+	"model_call\x18\x01 \x01(\x05R\tmodelCall\x120\n" +
+	"\tfragments\x18\x02 \x03(\v2\x12.loopd.v1.FragmentR\tfragments\x12\x10\n" +
+	"\x03gap\x18\x03 \x01(\bR\x03gap\"F\n" +
+	"\bFragment\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x12\n" +
+	"\x04tool\x18\x03 \x01(\tR\x04tool\"\v\n" +
 	"\tHeartbeat\"/\n" +
 	"\x03End\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.loopd.v1.RunStateR\x05state\"\xc2\x02\n" +
@@ -1427,80 +1723,86 @@ func file_loopd_v1_run_service_proto_rawDescGZIP() []byte {
 }
 
 var file_loopd_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_loopd_v1_run_service_proto_goTypes = []any{
 	(Resolution)(0),                // 0: loopd.v1.Resolution
 	(*CreateRunRequest)(nil),       // 1: loopd.v1.CreateRunRequest
-	(*GetRunRequest)(nil),          // 2: loopd.v1.GetRunRequest
-	(*ListRunsRequest)(nil),        // 3: loopd.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),       // 4: loopd.v1.ListRunsResponse
-	(*WaitRunRequest)(nil),         // 5: loopd.v1.WaitRunRequest
-	(*CancelRunRequest)(nil),       // 6: loopd.v1.CancelRunRequest
-	(*ListMessagesRequest)(nil),    // 7: loopd.v1.ListMessagesRequest
-	(*ListMessagesResponse)(nil),   // 8: loopd.v1.ListMessagesResponse
-	(*ListToolCallsRequest)(nil),   // 9: loopd.v1.ListToolCallsRequest
-	(*ListToolCallsResponse)(nil),  // 10: loopd.v1.ListToolCallsResponse
-	(*ListEventsRequest)(nil),      // 11: loopd.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),     // 12: loopd.v1.ListEventsResponse
-	(*StreamEventsRequest)(nil),    // 13: loopd.v1.StreamEventsRequest
-	(*StreamEventsResponse)(nil),   // 14: loopd.v1.StreamEventsResponse
-	(*Heartbeat)(nil),              // 15: loopd.v1.Heartbeat
-	(*End)(nil),                    // 16: loopd.v1.End
-	(*ApproveToolCallRequest)(nil), // 17: loopd.v1.ApproveToolCallRequest
-	(*DenyToolCallRequest)(nil),    // 18: loopd.v1.DenyToolCallRequest
-	(*ResolveToolCallRequest)(nil), // 19: loopd.v1.ResolveToolCallRequest
-	nil,                            // 20: loopd.v1.CreateRunRequest.LabelsEntry
-	(*Limits)(nil),                 // 21: loopd.v1.Limits
-	(RunState)(0),                  // 22: loopd.v1.RunState
-	(*Run)(nil),                    // 23: loopd.v1.Run
-	(*durationpb.Duration)(nil),    // 24: google.protobuf.Duration
-	(*Message)(nil),                // 25: loopd.v1.Message
-	(*ToolCall)(nil),               // 26: loopd.v1.ToolCall
-	(*Event)(nil),                  // 27: loopd.v1.Event
+	(*Attachment)(nil),             // 2: loopd.v1.Attachment
+	(*GetRunRequest)(nil),          // 3: loopd.v1.GetRunRequest
+	(*ListRunsRequest)(nil),        // 4: loopd.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),       // 5: loopd.v1.ListRunsResponse
+	(*WaitRunRequest)(nil),         // 6: loopd.v1.WaitRunRequest
+	(*CancelRunRequest)(nil),       // 7: loopd.v1.CancelRunRequest
+	(*ListMessagesRequest)(nil),    // 8: loopd.v1.ListMessagesRequest
+	(*ListMessagesResponse)(nil),   // 9: loopd.v1.ListMessagesResponse
+	(*ListToolCallsRequest)(nil),   // 10: loopd.v1.ListToolCallsRequest
+	(*ListToolCallsResponse)(nil),  // 11: loopd.v1.ListToolCallsResponse
+	(*ListEventsRequest)(nil),      // 12: loopd.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),     // 13: loopd.v1.ListEventsResponse
+	(*StreamEventsRequest)(nil),    // 14: loopd.v1.StreamEventsRequest
+	(*StreamEventsResponse)(nil),   // 15: loopd.v1.StreamEventsResponse
+	(*Delta)(nil),                  // 16: loopd.v1.Delta
+	(*Fragment)(nil),               // 17: loopd.v1.Fragment
+	(*Heartbeat)(nil),              // 18: loopd.v1.Heartbeat
+	(*End)(nil),                    // 19: loopd.v1.End
+	(*ApproveToolCallRequest)(nil), // 20: loopd.v1.ApproveToolCallRequest
+	(*DenyToolCallRequest)(nil),    // 21: loopd.v1.DenyToolCallRequest
+	(*ResolveToolCallRequest)(nil), // 22: loopd.v1.ResolveToolCallRequest
+	nil,                            // 23: loopd.v1.CreateRunRequest.LabelsEntry
+	(*Limits)(nil),                 // 24: loopd.v1.Limits
+	(RunState)(0),                  // 25: loopd.v1.RunState
+	(*Run)(nil),                    // 26: loopd.v1.Run
+	(*durationpb.Duration)(nil),    // 27: google.protobuf.Duration
+	(*Message)(nil),                // 28: loopd.v1.Message
+	(*ToolCall)(nil),               // 29: loopd.v1.ToolCall
+	(*Event)(nil),                  // 30: loopd.v1.Event
 }
 var file_loopd_v1_run_service_proto_depIdxs = []int32{
-	21, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
-	20, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
-	22, // 2: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
-	23, // 3: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
-	24, // 4: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	25, // 5: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
-	26, // 6: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
-	27, // 7: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
-	27, // 8: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
-	15, // 9: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
-	16, // 10: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
-	22, // 11: loopd.v1.End.state:type_name -> loopd.v1.RunState
-	0,  // 12: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
-	1,  // 13: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
-	2,  // 14: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
-	3,  // 15: loopd.v1.RunService.ListRuns:input_type -> loopd.v1.ListRunsRequest
-	5,  // 16: loopd.v1.RunService.WaitRun:input_type -> loopd.v1.WaitRunRequest
-	6,  // 17: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
-	7,  // 18: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
-	9,  // 19: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
-	11, // 20: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
-	13, // 21: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
-	17, // 22: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
-	18, // 23: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
-	19, // 24: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
-	23, // 25: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
-	23, // 26: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
-	4,  // 27: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
-	23, // 28: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
-	23, // 29: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
-	8,  // 30: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
-	10, // 31: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
-	12, // 32: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
-	14, // 33: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
-	26, // 34: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
-	26, // 35: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
-	26, // 36: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
-	25, // [25:37] is the sub-list for method output_type
-	13, // [13:25] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	24, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
+	23, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
+	2,  // 2: loopd.v1.CreateRunRequest.attachments:type_name -> loopd.v1.Attachment
+	25, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
+	26, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
+	27, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	28, // 6: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
+	29, // 7: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
+	30, // 8: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
+	30, // 9: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
+	18, // 10: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
+	19, // 11: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
+	16, // 12: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
+	17, // 13: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
+	25, // 14: loopd.v1.End.state:type_name -> loopd.v1.RunState
+	0,  // 15: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
+	1,  // 16: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
+	3,  // 17: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
+	4,  // 18: loopd.v1.RunService.ListRuns:input_type -> loopd.v1.ListRunsRequest
+	6,  // 19: loopd.v1.RunService.WaitRun:input_type -> loopd.v1.WaitRunRequest
+	7,  // 20: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
+	8,  // 21: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
+	10, // 22: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
+	12, // 23: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
+	14, // 24: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
+	20, // 25: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
+	21, // 26: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
+	22, // 27: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
+	26, // 28: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
+	26, // 29: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
+	5,  // 30: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
+	26, // 31: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
+	26, // 32: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
+	9,  // 33: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
+	11, // 34: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
+	13, // 35: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
+	15, // 36: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
+	29, // 37: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
+	29, // 38: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
+	29, // 39: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
+	28, // [28:40] is the sub-list for method output_type
+	16, // [16:28] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_run_service_proto_init() }
@@ -1514,10 +1816,15 @@ func file_loopd_v1_run_service_proto_init() {
 	file_loopd_v1_run_proto_init()
 	file_loopd_v1_tool_call_proto_init()
 	file_loopd_v1_run_service_proto_msgTypes[0].OneofWrappers = []any{}
-	file_loopd_v1_run_service_proto_msgTypes[13].OneofWrappers = []any{
+	file_loopd_v1_run_service_proto_msgTypes[1].OneofWrappers = []any{
+		(*Attachment_Data)(nil),
+		(*Attachment_Uri)(nil),
+	}
+	file_loopd_v1_run_service_proto_msgTypes[14].OneofWrappers = []any{
 		(*StreamEventsResponse_Event)(nil),
 		(*StreamEventsResponse_Heartbeat)(nil),
 		(*StreamEventsResponse_End)(nil),
+		(*StreamEventsResponse_Delta)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1525,7 +1832,7 @@ func file_loopd_v1_run_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_run_service_proto_rawDesc), len(file_loopd_v1_run_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   20,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

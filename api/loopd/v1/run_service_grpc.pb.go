@@ -56,9 +56,9 @@ type RunServiceClient interface {
 	ListMessages(ctx context.Context, in *ListMessagesRequest, opts ...grpc.CallOption) (*ListMessagesResponse, error)
 	// Lists the tool calls of a run in the order the model asked for them.
 	ListToolCalls(ctx context.Context, in *ListToolCallsRequest, opts ...grpc.CallOption) (*ListToolCallsResponse, error)
-	// Lists the journal of a run, oldest event first. Over REST, a request that accepts text/event-stream gets StreamEvents as server-sent events instead.
+	// Lists the journal of a run, oldest event first. Over REST, a request that accepts text/event-stream gets StreamEvents as server-sent events instead, and may have its parameters.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
-	// Streams the journal of a run, from any event on and live, until the run has ended.
+	// Streams the journal of a run, from any event on and live, until the run has ended. With include_deltas also answers while they are written; as server-sent events these are named "delta" and have no id.
 	StreamEvents(ctx context.Context, in *StreamEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamEventsResponse], error)
 	// Approves a call that awaits approval. The approval holds for exactly the arguments that were shown; the first decision counts.
 	ApproveToolCall(ctx context.Context, in *ApproveToolCallRequest, opts ...grpc.CallOption) (*ToolCall, error)
@@ -228,9 +228,9 @@ type RunServiceServer interface {
 	ListMessages(context.Context, *ListMessagesRequest) (*ListMessagesResponse, error)
 	// Lists the tool calls of a run in the order the model asked for them.
 	ListToolCalls(context.Context, *ListToolCallsRequest) (*ListToolCallsResponse, error)
-	// Lists the journal of a run, oldest event first. Over REST, a request that accepts text/event-stream gets StreamEvents as server-sent events instead.
+	// Lists the journal of a run, oldest event first. Over REST, a request that accepts text/event-stream gets StreamEvents as server-sent events instead, and may have its parameters.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
-	// Streams the journal of a run, from any event on and live, until the run has ended.
+	// Streams the journal of a run, from any event on and live, until the run has ended. With include_deltas also answers while they are written; as server-sent events these are named "delta" and have no id.
 	StreamEvents(*StreamEventsRequest, grpc.ServerStreamingServer[StreamEventsResponse]) error
 	// Approves a call that awaits approval. The approval holds for exactly the arguments that were shown; the first decision counts.
 	ApproveToolCall(context.Context, *ApproveToolCallRequest) (*ToolCall, error)

@@ -37,6 +37,8 @@ type Answer struct {
 	// Gate, if not nil, holds the answer back until it is closed or the request
 	// is given up.
 	Gate <-chan struct{}
+	// Rate is what the response's headers said.
+	Rate loop.RateReport
 	// Panic makes the adapter crash.
 	Panic bool
 }
@@ -74,7 +76,13 @@ func (m *Model) Generate(ctx context.Context, req loop.ModelRequest) (loop.Model
 			return loop.ModelAnswer{}, &loop.ModelError{Class: loop.ErrorCancelled, Message: "the request was given up"}
 		}
 	}
-	return answer.build(), nil
+	built := answer.build()
+	for _, p := range built.Message.Parts {
+		if p.Kind == loop.PartText && req.Emit != nil {
+			req.Emit(loop.Delta{Kind: p.Kind, Text: p.Text})
+		}
+	}
+	return built, nil
 }
 
 // next notes the request and finds its answer, and how many asked for it before.
@@ -108,7 +116,7 @@ func (m *Model) Requests() []Request {
 
 // build makes the answer as a provider's adapter does.
 func (a Answer) build() loop.ModelAnswer {
-	out := loop.ModelAnswer{Finish: a.Finish, Usage: Usage(), UsageMissing: a.NoUsage}
+	out := loop.ModelAnswer{Finish: a.Finish, Usage: Usage(), UsageMissing: a.NoUsage, Rate: a.Rate}
 	if a.NoUsage {
 		out.Usage = loop.Usage{}
 	}

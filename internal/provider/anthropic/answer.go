@@ -3,6 +3,7 @@ package anthropic
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 
@@ -57,6 +58,65 @@ type answer struct {
 	explanation string // of a refusal
 	begun       bool
 	stopped     bool
+	quiet       bool // the block being written may take minutes without a word
+
+	emit func(loop.Delta) // nil = nobody watches
+}
+
+// read takes the answer in, streamed or whole.
+func (a *answer) read(resp *provider.Response) error {
+	whole, err := resp.IsObject()
+	if err != nil {
+		return err
+	}
+	if whole {
+		body, err := io.ReadAll(resp)
+		if err != nil {
+			return err
+		}
+		return a.message(body)
+	}
+	events := provider.NewEvents(resp.Reader)
+	for !a.stopped {
+		data, err := events.Next()
+		if errors.Is(err, io.EOF) {
+			return provider.Cut("the stream ended before message_stop")
+		}
+		if err != nil {
+			return err
+		}
+		var e event
+		if err := json.Unmarshal(data, &e); err != nil && !foreign(e, err) {
+			return provider.Cut("an event of the stream is no complete JSON")
+		}
+		if err := a.apply(e, data); err != nil {
+			return err
+		}
+		if a.quiet {
+			resp.Thinking()
+		}
+	}
+	return nil
+}
+
+// foreign reports whether an event could not be read only because it is of a kind
+// that is not known, whose members may be of any type.
+func foreign(e event, err error) bool {
+	if _, ok := errors.AsType[*json.UnmarshalTypeError](err); !ok {
+		return false
+	}
+	switch e.Type {
+	case "", "message_start", "content_block_start", "content_block_delta", "message_delta":
+		return false
+	}
+	return true
+}
+
+// say passes a fragment on to who watches.
+func (a *answer) say(kind loop.PartKind, text, tool string) {
+	if a.emit != nil && (text != "" || tool != "") {
+		a.emit(loop.Delta{Kind: kind, Text: text, Tool: tool})
+	}
 }
 
 // apply takes one event in. Kinds that are not known are skipped, as the API's
@@ -72,12 +132,22 @@ func (a *answer) apply(e event, data []byte) error {
 		a.usage.merge(e.Message.Usage, false)
 	case "content_block_start":
 		return a.start(e.Index, e.ContentBlock)
+	case "content_block_stop":
+		a.quiet = false
 	case "content_block_delta":
 		b, ok := a.open[e.Index]
 		if !ok {
 			return provider.Cut("a delta belongs to no block")
 		}
 		b.add(e.Delta)
+		switch b.kind {
+		case "text":
+			a.say(loop.PartText, e.Delta.Text, "")
+		case "thinking":
+			a.say(loop.PartReasoning, e.Delta.Thinking, "")
+		case typeToolUse:
+			a.say(loop.PartToolCall, e.Delta.PartialJSON, "")
+		}
 	case "message_delta":
 		a.stop(e.Delta.StopReason, e.Delta.StopDetails)
 		a.usage.merge(e.Usage, true)
@@ -94,17 +164,36 @@ func (a *answer) start(index int, raw json.RawMessage) error {
 	if err != nil {
 		return provider.Cut("content block: " + err.Error())
 	}
-	b := &block{object: object}
+	b := &block{object: object, kind: object.Text("type")}
 	a.blocks, a.open[index] = append(a.blocks, b), b
+	// Thinking comes as summaries or not at all, and input only when a member of it
+	// is complete.
+	a.quiet = b.kind != "text"
+	switch b.kind {
+	case "text":
+		a.say(loop.PartText, object.Text("text"), "")
+	case "thinking":
+		a.say(loop.PartReasoning, object.Text("thinking"), "")
+	case typeToolUse:
+		// In a stream the input is still empty here.
+		input := string(object.Raw("input"))
+		if input == "{}" || input == "null" {
+			input = ""
+		}
+		a.say(loop.PartToolCall, input, object.Text("name"))
+	}
 	return nil
 }
 
 func (a *answer) stop(reason *string, details *stopDetails) {
-	if reason != nil {
-		a.stopReason = *reason
-	}
 	if details != nil {
 		a.explanation = details.Explanation
+	}
+	if reason != nil {
+		a.stopReason = *reason
+		if *reason == "refusal" {
+			a.say(loop.PartRefusal, a.explanation, "")
+		}
 	}
 }
 
@@ -134,20 +223,19 @@ func (a *answer) result() (loop.ModelAnswer, error) {
 	content := []*provider.Object{}
 	for _, b := range a.blocks {
 		if err := b.close(); err != nil {
-			return loop.ModelAnswer{}, provider.WithUsage(err, a.usage.loop())
+			return loop.ModelAnswer{}, err
 		}
-		if b.empty() {
-			continue // the API writes empty text blocks but refuses them in a history
-		}
-		content = append(content, b.object)
 		m.Parts = append(m.Parts, b.parts()...)
+		if !b.blank() { // the API writes blank text but refuses it in a history
+			content = append(content, b.object)
+		}
 	}
 	if a.stopReason == "refusal" {
 		m.Parts = append(m.Parts, loop.Part{Kind: loop.PartRefusal, Text: a.explanation})
 	}
 	native, err := json.Marshal(content)
 	if err != nil {
-		return loop.ModelAnswer{}, provider.WithUsage(err, a.usage.loop())
+		return loop.ModelAnswer{}, err
 	}
 	m.Native = &loop.Native{Wire: wire, JSON: native}
 	return loop.ModelAnswer{
@@ -181,6 +269,7 @@ const typeToolUse = "tool_use"
 // block is one content block with what deltas added to it.
 type block struct {
 	object    *provider.Object
+	kind      string
 	text      strings.Builder
 	thinking  strings.Builder
 	signature strings.Builder
@@ -229,7 +318,7 @@ func (b *block) close() error {
 // closeInput settles the input of a call, which may be of the provider's own tool.
 // A call without arguments has an empty fragment only.
 func (b *block) closeInput() {
-	if !strings.HasSuffix(b.object.Text("type"), typeToolUse) {
+	if !strings.HasSuffix(b.kind, typeToolUse) {
 		return
 	}
 	b.args = b.input.String()
@@ -242,14 +331,18 @@ func (b *block) closeInput() {
 	b.object.Set("input", provider.ObjectOr(b.args))
 }
 
-func (b *block) empty() bool { return b.object.Text("type") == "text" && b.object.Text("text") == "" }
+func (b *block) blank() bool {
+	return b.kind == "text" && strings.TrimSpace(b.object.Text("text")) == ""
+}
 
 // parts are what loopd reads of the block. Blocks of tools that the provider ran
 // itself and kinds that are not known live on in the native form only.
 func (b *block) parts() []loop.Part {
-	switch b.object.Text("type") {
+	switch b.kind {
 	case "text":
-		return []loop.Part{loop.TextPart(b.object.Text("text"))}
+		if text := b.object.Text("text"); text != "" {
+			return []loop.Part{loop.TextPart(text)}
+		}
 	case "thinking":
 		return []loop.Part{{Kind: loop.PartReasoning, Text: b.object.Text("thinking")}}
 	case typeToolUse:

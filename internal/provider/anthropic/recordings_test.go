@@ -10,6 +10,13 @@ import (
 // wants says what every recording in testdata means. It was checked against the
 // recordings by a second reader, which shares no code with the adapter.
 var wants = map[string]providertest.Want{
+	"composed/missing-usage-stream": {Finish: loop.FinishDone, Text: "Hello", UsageMissing: true},
+	"composed/quoted-400-credit":    {Class: loop.ErrorQuota, Code: "invalid_request_error"},
+	"composed/truncated-call-stream": {Finish: loop.FinishTruncated, Text: "-", Reasoning: true,
+		Usage: loop.Usage{InputUncached: 424, Output: 109},
+		Calls: []loop.ToolCall{
+			{ProviderID: "toolu_017cWttjFBXZWw8LkJbhpqm1", Name: "weather", Args: `{"location": "F`},
+		}},
 	"cache-read": {Finish: loop.FinishDone, Text: "Based on the refund policy for",
 		Usage: loop.Usage{InputUncached: 6, CacheRead: 1069, CacheWrite5m: 85, Output: 110}},
 	"cache-write": {Finish: loop.FinishToolCalls, Text: "-",
@@ -106,4 +113,26 @@ var wants = map[string]providertest.Want{
 		Calls: []loop.ToolCall{
 			{ProviderID: "toolu_0154mkohcYqfkMtfLveNfQse", Name: "get_file", Args: "{}"},
 		}},
+}
+
+// traits names the recording that shows each thing this wire can do.
+var traits = map[providertest.Trait]string{
+	providertest.TraitText:          "text-stream",
+	providertest.TraitOneCall:       "tool-use-stream",
+	providertest.TraitParallelCalls: "parallel-tools-stream-1",
+	providertest.TraitStreamedCall:  "thinking-roundtrip-stream-1",
+	providertest.TraitReasoning:     "thinking-tool-stream",
+	providertest.TraitCache:         "cache-read",
+	providertest.TraitRefusal:       "refusal-stream",
+	providertest.TraitTruncatedCall: "composed/truncated-call-stream",
+	providertest.TraitPaused:        "pause-turn-stream",
+	providertest.TraitMissingUsage:  "composed/missing-usage-stream",
+	providertest.TraitStreamError:   "quoted-stream-overloaded",
+	providertest.TraitContext:       "error-400-prompt-too-long",
+	providertest.TraitBadRequest:    "error-400-parameter",
+	providertest.TraitNoModel:       "error-404-model",
+	providertest.TraitWrongKey:      "error-401",
+	providertest.TraitThrottled:     "quoted-529",
+	providertest.TraitQuota:         "composed/quoted-400-credit",
+	providertest.TraitServerError:   "quoted-500",
 }

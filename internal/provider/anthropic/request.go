@@ -12,17 +12,20 @@ import (
 // wire names this format in loop.Native.
 const wire = "anthropic"
 
-// The members of a request, in the order the prompt cache reads them: tools,
-// system, messages.
-type request struct {
-	Model       string      `json:"model"`
-	MaxTokens   int64       `json:"max_tokens"`
-	Temperature *float64    `json:"temperature,omitempty"`
-	Stream      bool        `json:"stream"`
-	ToolChoice  *toolChoice `json:"tool_choice,omitempty"`
-	Tools       []tool      `json:"tools,omitempty"`
-	System      []textBlock `json:"system,omitempty"`
-	Messages    []message   `json:"messages"`
+// The members of a request ahead of its messages. What the prompt cache reads
+// comes last and in its order: tools, system, messages. What may differ between
+// two requests of a run stands before that, where no cache looks.
+type head struct {
+	Version      string        `json:"anthropic_version,omitempty"` // on Vertex, instead of a header
+	Model        string        `json:"model,omitempty"`
+	MaxTokens    int64         `json:"max_tokens,omitempty"`
+	Temperature  *float64      `json:"temperature,omitempty"`
+	Stream       bool          `json:"stream,omitempty"`
+	Thinking     *thinking     `json:"thinking,omitempty"`
+	OutputConfig *outputConfig `json:"output_config,omitempty"`
+	ToolChoice   *toolChoice   `json:"tool_choice,omitempty"`
+	Tools        []tool        `json:"tools,omitempty"`
+	System       []textBlock   `json:"system,omitempty"`
 }
 
 type toolChoice struct {
@@ -36,27 +39,6 @@ type tool struct {
 	CacheControl *cacheControl   `json:"cache_control,omitempty"`
 }
 
-type textBlock struct {
-	Type         string        `json:"type"`
-	Text         string        `json:"text"`
-	CacheControl *cacheControl `json:"cache_control,omitempty"`
-}
-
-type resultBlock struct {
-	Type         string        `json:"type"`
-	ToolUseID    string        `json:"tool_use_id"`
-	Content      string        `json:"content"`
-	IsError      bool          `json:"is_error,omitempty"`
-	CacheControl *cacheControl `json:"cache_control,omitempty"`
-}
-
-type callBlock struct {
-	Type  string          `json:"type"`
-	ID    string          `json:"id"`
-	Name  string          `json:"name"`
-	Input json.RawMessage `json:"input"`
-}
-
 // cacheControl marks a breakpoint. The default lifetime of five minutes is
 // refreshed by every use, and a loop comes back sooner than that.
 type cacheControl struct {
@@ -65,48 +47,32 @@ type cacheControl struct {
 
 func ephemeral() *cacheControl { return &cacheControl{Type: "ephemeral"} }
 
-// message holds either raw content or blocks of ours.
-type message struct {
-	Role    loop.Role `json:"role"`
-	Content any       `json:"content"`
-
-	mark func() // sets a cache breakpoint on the last block
-}
-
-// encode writes the wire request. The same transcript always gives the same
-// bytes, and a longer one the same prefix.
-func encode(req loop.ModelRequest) ([]byte, error) {
-	r := request{
-		Model: req.Model, MaxTokens: req.MaxOutputTokens, Temperature: req.Temperature, Stream: true,
-		Tools: tools(req.Tools),
+// newHead decides everything but the messages.
+func newHead(req loop.ModelRequest) (head, error) {
+	t := traitsOf(req.Model)
+	think, out, err := t.reason(req.Reasoning, req.MaxOutputTokens, thinkingFits(req.Messages, req.Model))
+	if err != nil {
+		return head{}, err
 	}
-	if len(r.Tools) > 0 && !req.ToolsAllowed {
+	h := head{
+		Model: req.Model, MaxTokens: req.MaxOutputTokens, Stream: true,
+		Thinking: think, OutputConfig: out, Tools: tools(req.Tools),
+	}
+	if t.sampling && (think == nil || think.Type == thinkingOff) {
+		h.Temperature = req.Temperature // a model that thinks refuses any but its own
+	}
+	if len(h.Tools) > 0 && !req.ToolsAllowed {
 		// Taking the tools away instead would lose the whole prompt cache, and
 		// calls in the history would refer to nothing.
-		r.ToolChoice = &toolChoice{Type: "none"}
+		h.ToolChoice = &toolChoice{Type: "none"}
 	}
 	if strings.TrimSpace(req.Instructions) != "" {
-		r.System = []textBlock{{Type: "text", Text: req.Instructions, CacheControl: ephemeral()}}
+		h.System = []textBlock{{Type: "text", Text: req.Instructions}}
 	}
-	ids := provider.NewCallIDs(true)
-	for _, s := range provider.Stretches(req.Messages) {
-		m, err := encodeStretch(s, ids)
-		if err != nil {
-			return nil, fmt.Errorf("encode request: %w", err)
-		}
-		if m != nil {
-			r.Messages = append(r.Messages, *m)
-		}
-	}
-	markTail(r.Messages)
-	body, err := json.Marshal(r)
-	if err != nil {
-		return nil, fmt.Errorf("encode request: %w", err)
-	}
-	return body, nil
+	return h, nil
 }
 
-// tools keeps the given order; the last one carries a breakpoint.
+// tools keeps the given order.
 func tools(specs []loop.ToolSpec) []tool {
 	var all []tool
 	for _, s := range specs {
@@ -116,117 +82,69 @@ func tools(specs []loop.ToolSpec) []tool {
 		}
 		all = append(all, tool{Name: s.Name, Description: s.Description, InputSchema: schema})
 	}
-	if n := len(all); n > 0 {
-		all[n-1].CacheControl = ephemeral()
-	}
 	return all
 }
 
-// markTail puts the two sliding breakpoints at the ends of the last two user
-// messages: one is written for the next request, the other was the tail of the
-// request before this one and is certain to be found. With tools and system that
-// makes four, the most the API accepts.
-func markTail(messages []message) {
-	left := 2
-	for i := len(messages) - 1; i >= 0 && left > 0; i-- {
-		if messages[i].mark != nil {
-			messages[i].mark()
-			left--
-		}
+// mark puts breakpoints on the last tool and the last block of instructions, and
+// says how many of those that the API accepts are left.
+func (h *head) mark() (left int) {
+	left = breakpoints
+	if n := len(h.Tools); n > 0 {
+		h.Tools[n-1].CacheControl = ephemeral()
+		left--
 	}
+	if n := len(h.System); n > 0 {
+		h.System[n-1].CacheControl = ephemeral()
+		left--
+	}
+	return left
 }
 
-// encodeStretch returns nil for a stretch with nothing in it: the API refuses
-// empty messages.
-func encodeStretch(s provider.Stretch, ids *provider.CallIDs) (*message, error) {
-	if s.Role == loop.RoleUser {
-		return encodeUser(s, ids), nil
-	}
-	content, err := encodeAssistant(s.Message, ids)
-	if err != nil || content == nil {
+// encode writes the wire request. The same transcript always gives the same
+// bytes and, but for the marks, a longer one the same prefix.
+func (c *Client) encode(req loop.ModelRequest) ([]byte, error) {
+	h, err := newHead(req)
+	if err != nil {
 		return nil, err
 	}
-	return &message{Role: loop.RoleAssistant, Content: content}, nil
+	if c.vertex {
+		h.Version, h.Model = vertexVersion, "" // the model is in the address
+	}
+	left := h.mark()
+	items, err := encodeMessages(req)
+	if err != nil {
+		return nil, err
+	}
+	return h.with(mark(items, left))
 }
 
-// encodeUser puts results before text.
-func encodeUser(s provider.Stretch, ids *provider.CallIDs) *message {
-	var blocks []any
-	var last **cacheControl
-	for _, r := range s.Results {
-		b := &resultBlock{Type: "tool_result", ToolUseID: ids.Of(r), Content: r.Content, IsError: r.IsError()}
-		blocks, last = append(blocks, b), &b.CacheControl
+// encodeCount writes the request whose tokens are to be counted. It takes no
+// settings of the answer, and needs no marks: counting uses no cache.
+func (c *Client) encodeCount(req loop.ModelRequest) ([]byte, error) {
+	h, err := newHead(req)
+	if err != nil {
+		return nil, err
 	}
-	for _, t := range s.Texts {
-		b := &textBlock{Type: "text", Text: t}
-		blocks, last = append(blocks, b), &b.CacheControl
+	h.MaxTokens, h.Stream, h.Temperature, h.OutputConfig = 0, false, nil, nil
+	if c.vertex {
+		h.Version = vertexVersion
 	}
-	if len(blocks) == 0 {
-		return nil
+	items, err := encodeMessages(req)
+	if err != nil {
+		return nil, err
 	}
-	return &message{Role: loop.RoleUser, Content: blocks, mark: func() { *last = ephemeral() }}
+	return h.with(items)
 }
 
-// encodeAssistant replays the message as the API wrote it. Only call ids that the
-// API would refuse are exchanged.
-func encodeAssistant(m loop.Message, ids *provider.CallIDs) (any, error) {
-	wireIDs, own := ids.Assign(m.Calls())
-	if m.Native == nil || m.Native.Wire != wire {
-		return rebuild(m, wireIDs), nil
-	}
-	var content []json.RawMessage
-	if err := json.Unmarshal(m.Native.JSON, &content); err != nil {
-		return nil, fmt.Errorf("stored assistant message: %w", err)
-	}
-	switch {
-	case len(content) == 0:
-		return nil, nil //nolint:nilnil // nothing was stored: the message is rebuilt from its parts
-	case own:
-		return m.Native.JSON, nil
-	}
-	return exchangeIDs(content, wireIDs)
+func encodeMessages(req loop.ModelRequest) ([]json.RawMessage, error) {
+	return provider.EncodeTranscript(req.Memo, req.Messages, true, encodeStretch(req.Model))
 }
 
-// exchangeIDs gives the calls of a stored message other ids.
-func exchangeIDs(content []json.RawMessage, ids []string) (any, error) {
-	for i, raw := range content {
-		o, err := provider.ParseObject(raw)
-		if err != nil {
-			return nil, fmt.Errorf("stored assistant message: %w", err)
-		}
-		if o.Text("type") != typeToolUse || len(ids) == 0 {
-			continue
-		}
-		id, err := json.Marshal(ids[0])
-		if err != nil {
-			return nil, fmt.Errorf("call id: %w", err)
-		}
-		o.Set("id", id)
-		if content[i], err = o.MarshalJSON(); err != nil {
-			return nil, fmt.Errorf("stored assistant message: %w", err)
-		}
-		ids = ids[1:]
+// with appends the messages.
+func (h head) with(items []json.RawMessage) ([]byte, error) {
+	raw, err := json.Marshal(h)
+	if err != nil {
+		return nil, fmt.Errorf("tools and settings: %w", err)
 	}
-	return content, nil
-}
-
-// rebuild writes a message that another wire format recorded. Its reasoning is
-// left out: without this API's signature it would be refused.
-func rebuild(m loop.Message, ids []string) any {
-	var blocks []any
-	for _, p := range m.Parts {
-		switch p.Kind {
-		case loop.PartText, loop.PartRefusal:
-			if strings.TrimSpace(p.Text) != "" {
-				blocks = append(blocks, textBlock{Type: "text", Text: p.Text})
-			}
-		case loop.PartToolCall:
-			blocks = append(blocks, callBlock{Type: typeToolUse, ID: ids[0], Name: p.Call.Name, Input: provider.ObjectOr(p.Call.Args)})
-			ids = ids[1:]
-		}
-	}
-	if len(blocks) == 0 {
-		return nil
-	}
-	return blocks
+	return provider.Splice(raw, "messages", items), nil
 }

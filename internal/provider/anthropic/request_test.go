@@ -60,7 +60,7 @@ func call(id, providerID, name, args string) loop.Part {
 func transcript() loop.ModelRequest {
 	temperature := 0.5
 	return loop.ModelRequest{
-		Model:        "claude-test",
+		Model:        "claude-sonnet-4-5",
 		Instructions: "Be brief.",
 		Tools: []loop.ToolSpec{
 			{Name: "add", Description: "adds", Schema: json.RawMessage(`{"type":"object"}`)},
@@ -97,7 +97,7 @@ const transcriptTail = `"tools":[{"name":"add","description":"adds","input_schem
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	r := sent(t, transcript())
-	want := `{"model":"claude-test","max_tokens":512,"temperature":0.5,"stream":true,` + transcriptTail
+	want := `{"model":"claude-sonnet-4-5","max_tokens":512,"temperature":0.5,"stream":true,` + transcriptTail
 	if diff := cmp.Diff(want, string(r.Body)); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
 	}
@@ -110,7 +110,7 @@ func TestWrapUpKeepsTools(t *testing.T) {
 	t.Parallel()
 	req := transcript()
 	req.ToolsAllowed = false
-	want := `{"model":"claude-test","max_tokens":512,"temperature":0.5,"stream":true,"tool_choice":{"type":"none"},` + transcriptTail
+	want := `{"model":"claude-sonnet-4-5","max_tokens":512,"temperature":0.5,"stream":true,"tool_choice":{"type":"none"},` + transcriptTail
 	if diff := cmp.Diff(want, string(sent(t, req).Body)); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
 	}

@@ -11,7 +11,7 @@ import (
 
 func newClient(baseURL string, tuning providertest.Tuning) providertest.Provider {
 	return anthropic.New(anthropic.Config{
-		APIKey: "test-key-123", BaseURL: baseURL, FirstByteTimeout: tuning.FirstByteTimeout,
+		APIKey: providertest.Key, BaseURL: baseURL, FirstByteTimeout: tuning.FirstByteTimeout,
 		IdleTimeout: tuning.IdleTimeout, MaxResponseBytes: tuning.MaxResponseBytes,
 	})
 }
@@ -22,6 +22,7 @@ func TestConformance(t *testing.T) {
 		New:        newClient,
 		Recordings: os.DirFS("testdata"),
 		Want:       wants,
+		Traits:     traits,
 		Stream:     "text-stream",
 		Word:       "Hello",
 		Whole: func(sent string) bool {

@@ -1,6 +1,22 @@
 package anthropic
 
-import "github.com/loopd/loopd/internal/loop"
+import (
+	"encoding/json"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// Usage reads a raw usage object exactly as answers do. complete says that the
+// cost can be known from it.
+func Usage(raw json.RawMessage) (u loop.Usage, complete bool) {
+	var reported *usage
+	if json.Unmarshal(raw, &reported) != nil {
+		return loop.Usage{}, false
+	}
+	var total usage
+	total.merge(reported, true)
+	return total.loop(), !total.missing()
+}
 
 // usage is the wire's count. A member that an event leaves out keeps the value
 // of the event before; message_start already has the input, and its output is

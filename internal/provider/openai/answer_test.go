@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -29,6 +30,16 @@ func calls(fragments string) string {
 
 // end is a choice with a finish reason.
 func end(reason string) string { return `{"index":0,"delta":{},"finish_reason":` + reason + `}` }
+
+// modelError is err as every failure of a call is.
+func modelError(t *testing.T, err error) *loop.ModelError {
+	t.Helper()
+	e, ok := errors.AsType[*loop.ModelError](err)
+	if !ok {
+		t.Fatalf("error is %T (%v), want *loop.ModelError", err, err)
+	}
+	return e
+}
 
 func generate(t *testing.T, status int, body string) (loop.ModelAnswer, error) {
 	t.Helper()
@@ -141,8 +152,13 @@ func TestUsage(t *testing.T) {
 		{"reasoning outside", `{"prompt_tokens":10,"completion_tokens":5,"total_tokens":22,"completion_tokens_details":{"reasoning_tokens":7}}`,
 			loop.Usage{InputUncached: 10, Output: 5, Reasoning: 7}, false},
 		{"details above the totals", `{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":90},"completion_tokens_details":{"reasoning_tokens":70}}`,
-			loop.Usage{CacheRead: 10, Reasoning: 5}, false},
-		{"negative", `{"prompt_tokens":-1,"completion_tokens":-5,"total_tokens":-6}`, loop.Usage{}, false},
+			loop.Usage{CacheRead: 10, Output: 5, Reasoning: 70}, true},
+		{"more reasoning than completion, in the total", `{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,"completion_tokens_details":{"reasoning_tokens":70}}`,
+			loop.Usage{InputUncached: 10, Reasoning: 5}, false},
+		{"negative", `{"prompt_tokens":-1,"completion_tokens":-5,"total_tokens":-6}`, loop.Usage{}, true},
+		{"counts of other types", `{"prompt_tokens":3.0,"completion_tokens":"5","prompt_tokens_details":{"cached_tokens":null}}`, loop.Usage{InputUncached: 3}, true},
+		{"no object", `[1]`, loop.Usage{}, true},
+		{"details of another type", `{"prompt_tokens":3,"completion_tokens":1,"prompt_tokens_details":[]}`, loop.Usage{}, true},
 		{"other names", `{"prompt_tokens":10,"completion_tokens":5,"prompt_cache_hit_tokens":4}`, loop.Usage{InputUncached: 6, CacheRead: 4, Output: 5}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -199,5 +215,31 @@ func TestErrors(t *testing.T) {
 				t.Errorf("the key is in the error: %v", e)
 			}
 		})
+	}
+}
+
+// TestSilenceWhileThinking: many servers say at once that an answer has begun,
+// and then nothing until their model has thought. Half an answer gets no such
+// patience: the suite tries that.
+func TestSilenceWhileThinking(t *testing.T) {
+	t.Parallel()
+	const idle = 50 * time.Millisecond
+	server := providertest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		send := func(s string) {
+			if _, err := w.Write([]byte(s)); err != nil {
+				t.Errorf("server: %v", err)
+			}
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Errorf("server: %v", err)
+			}
+		}
+		send(`data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}` + "\n\n")
+		<-time.After(4 * idle)
+		send(stream(`{"index":0,"delta":{"content":"ok"}}`, end(`"stop"`)))
+	}))
+	client := newClient(server.URL, providertest.Tuning{FirstByteTimeout: time.Minute, IdleTimeout: idle})
+	answer, err := client.Generate(t.Context(), providertest.Ask())
+	if err != nil || answer.Message.Text() != "ok" {
+		t.Errorf("text %q, error %v", answer.Message.Text(), err)
 	}
 }

@@ -127,6 +127,13 @@ var wants = map[string]providertest.Want{
 		Calls: []loop.ToolCall{
 			{ProviderID: "call_98286056", Name: "weather", Args: `{"location":"Florence, Italy"}`},
 		}},
+	"composed/missing-usage-stream": {Finish: loop.FinishDone, Text: "The sum of 2 and 3 is 5, and t", UsageMissing: true},
+	"composed/quoted-429-quota":     {Class: loop.ErrorQuota, Code: "insufficient_quota"},
+	"composed/truncated-call-stream": {Finish: loop.FinishTruncated, Text: "-",
+		Usage: loop.Usage{InputUncached: 145, Output: 25, Reasoning: 64},
+		Calls: []loop.ToolCall{
+			{ProviderID: "call_eKRQDHJdZUhEXo1K1cobzFrl", Name: "weather", Args: `{"location":"Florence, Italy`},
+		}},
 	"openai/chat-cached-tokens": {Finish: loop.FinishDone, Text: "OK",
 		Usage: loop.Usage{InputUncached: 8, CacheRead: 4012, Output: 4}},
 	"openai/chat-legacy-function-call": {Finish: loop.FinishToolCalls, Text: "-",
@@ -178,4 +185,29 @@ var wants = map[string]providertest.Want{
 	"openai/error-404-model":               {Class: loop.ErrorRequest, Code: "model_not_found"},
 	"openai/quoted-400-unpaired-tool-call": {Class: loop.ErrorRequest, Code: "invalid_request_error"},
 	"openai/quoted-429-tokens":             {Class: loop.ErrorThrottle, Code: "rate_limit_exceeded"},
+}
+
+// traits says which recording shows what the wire can do.
+var traits = map[providertest.Trait]string{
+	providertest.TraitText:          "openai/chat-text",
+	providertest.TraitOneCall:       "openai/chat-tool-call-stream",
+	providertest.TraitParallelCalls: "openai/chat-parallel-tools-stream-1",
+	providertest.TraitStreamedCall:  "openai/chat-tool-call-stream",
+	providertest.TraitReasoning:     "compatible/deepseek-tool-stream",
+	providertest.TraitCache:         "openai/chat-cached-tokens",
+	providertest.TraitRefusal:       "openai/chat-refusal-stream",
+	providertest.TraitTruncatedCall: "composed/truncated-call-stream",
+	providertest.TraitMissingUsage:  "composed/missing-usage-stream",
+	providertest.TraitStreamError:   "compatible/groq-tool-use-failed-stream",
+	providertest.TraitContext:       "openai/error-400-context",
+	providertest.TraitBadRequest:    "openai/error-400-parameter",
+	providertest.TraitNoModel:       "openai/error-404-model",
+	providertest.TraitWrongKey:      "openai/error-401",
+	providertest.TraitThrottled:     "openai/quoted-429-tokens",
+	providertest.TraitQuota:         "composed/quoted-429-quota",
+	providertest.TraitServerError:   "compatible/groq-tool-use-failed-400",
+}
+
+var absent = map[providertest.Trait]string{
+	providertest.TraitPaused: "Chat Completions has no answer that is to be continued",
 }

@@ -12,22 +12,40 @@ import (
 // wire names this format in loop.Native.
 const wire = "openai"
 
+// request is everything but the messages, which follow it already encoded.
 type request struct {
-	Model               string        `json:"model"`
-	Messages            []any         `json:"messages"`
-	Tools               []tool        `json:"tools,omitempty"`
-	ToolChoice          string        `json:"tool_choice,omitempty"`
-	MaxTokens           int64         `json:"max_tokens,omitempty"`
-	MaxCompletionTokens int64         `json:"max_completion_tokens,omitempty"`
-	Temperature         *float64      `json:"temperature,omitempty"`
-	Stream              bool          `json:"stream"`
-	StreamOptions       streamOptions `json:"stream_options"`
-	PromptCacheKey      string        `json:"prompt_cache_key,omitempty"`
+	Model               string         `json:"model"`
+	Tools               []tool         `json:"tools,omitempty"`
+	ToolChoice          string         `json:"tool_choice,omitempty"`
+	MaxTokens           int64          `json:"max_tokens,omitempty"`
+	MaxCompletionTokens int64          `json:"max_completion_tokens,omitempty"`
+	Temperature         *float64       `json:"temperature,omitempty"`
+	ReasoningEffort     string         `json:"reasoning_effort,omitempty"`
+	Reasoning           *reasoning     `json:"reasoning,omitempty"`
+	Thinking            *thinking      `json:"thinking,omitempty"`
+	ChatTemplate        *chatTemplate  `json:"chat_template_kwargs,omitempty"`
+	Stream              bool           `json:"stream"`
+	StreamOptions       *streamOptions `json:"stream_options,omitempty"`
+	PromptCacheKey      string         `json:"prompt_cache_key,omitempty"`
 }
 
 // streamOptions asks for the last chunk with the usage; without it there is none.
 type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
+}
+
+type reasoning struct {
+	Effort    string `json:"effort,omitempty"`
+	MaxTokens int64  `json:"max_tokens,omitempty"`
+}
+
+type thinking struct {
+	Type string `json:"type"`
+}
+
+type chatTemplate struct {
+	EnableThinking  bool   `json:"enable_thinking"`
+	ReasoningEffort string `json:"reasoning_effort,omitempty"`
 }
 
 type tool struct {
@@ -41,78 +59,73 @@ type functionSpec struct {
 	Parameters  json.RawMessage `json:"parameters"`
 }
 
-type textMessage struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-}
-
-type toolMessage struct {
-	Role       string `json:"role"`
-	ToolCallID string `json:"tool_call_id"`
-	Content    string `json:"content"`
-}
-
-// assistantMessage is both how an assistant message is sent and its native form:
-// what the server wrote, without the members that servers refuse in a history.
-// The raw members carry signatures that a server wants back unchanged.
-type assistantMessage struct {
-	Role             string          `json:"role"`
-	Content          *string         `json:"content"`
-	ReasoningContent string          `json:"reasoning_content,omitempty"`
-	Reasoning        string          `json:"reasoning,omitempty"`
-	ReasoningDetails json.RawMessage `json:"reasoning_details,omitempty"`
-	Refusal          string          `json:"refusal,omitempty"`
-	ToolCalls        []wireCall      `json:"tool_calls,omitempty"`
-	ExtraContent     json.RawMessage `json:"extra_content,omitempty"`
-	ThoughtSignature string          `json:"thought_signature,omitempty"`
-}
-
-type wireCall struct {
-	ID           string          `json:"id"`
-	Type         string          `json:"type"`
-	Function     wireFunction    `json:"function"`
-	ExtraContent json.RawMessage `json:"extra_content,omitempty"`
-}
-
-type wireFunction struct {
-	Name      string `json:"name"`
-	Arguments string `json:"arguments"`
-}
-
 // encode writes the wire request. The same transcript always gives the same
-// bytes, and a longer one the same prefix.
-func (d dialect) encode(req loop.ModelRequest) ([]byte, error) {
-	r := request{
-		Model: req.Model, Tools: tools(req.Tools), Temperature: req.Temperature,
-		Stream: true, StreamOptions: streamOptions{IncludeUsage: true},
+// bytes, and a longer one the same prefix, with a memo as without.
+func (p Profile) encode(req loop.ModelRequest) ([]byte, error) {
+	head, err := json.Marshal(p.head(req))
+	if err != nil {
+		return nil, fmt.Errorf("encode request: %w", err)
 	}
-	if d.outputLimit == MaxCompletionTokens {
-		r.MaxCompletionTokens = req.MaxOutputTokens
-	} else {
-		r.MaxTokens = req.MaxOutputTokens
+	e := &encoder{profile: p, provider: req.Provider, messages: req.Messages}
+	messages, err := provider.EncodeTranscript(req.Memo, req.Messages, false, e.stretch)
+	if err != nil {
+		return nil, fmt.Errorf("encode request: %w", err)
 	}
-	if d.cacheKey {
-		r.PromptCacheKey = req.CacheKey
+	if strings.TrimSpace(req.Instructions) != "" {
+		system, err := json.Marshal(textMessage{Role: "system", Content: req.Instructions})
+		if err != nil {
+			return nil, fmt.Errorf("encode request: %w", err)
+		}
+		messages = append([]json.RawMessage{system}, messages...)
+	}
+	return provider.Splice(head, "messages", messages), nil
+}
+
+// head is the request without its messages.
+func (p Profile) head(req loop.ModelRequest) request {
+	r := request{Model: req.Model, Temperature: req.Temperature, Stream: true}
+	if req.ToolsAllowed || p.NoCalls != ByOmission {
+		r.Tools = tools(req.Tools)
 	}
 	if len(r.Tools) > 0 && !req.ToolsAllowed {
 		r.ToolChoice = "none" // the tools stay: taking them away loses the prompt cache
 	}
-	if strings.TrimSpace(req.Instructions) != "" {
-		r.Messages = append(r.Messages, textMessage{Role: "system", Content: req.Instructions})
+	if p.OutputLimit == MaxCompletionTokens {
+		r.MaxCompletionTokens = req.MaxOutputTokens
+	} else {
+		r.MaxTokens = req.MaxOutputTokens
 	}
-	ids := provider.NewCallIDs(false)
-	for _, s := range provider.Stretches(req.Messages) {
-		messages, err := encodeStretch(s, ids)
-		if err != nil {
-			return nil, fmt.Errorf("encode request: %w", err)
-		}
-		r.Messages = append(r.Messages, messages...)
+	if p.StreamOptions {
+		r.StreamOptions = &streamOptions{IncludeUsage: true}
 	}
-	body, err := json.Marshal(r)
-	if err != nil {
-		return nil, fmt.Errorf("encode request: %w", err)
+	if p.PromptCacheKey {
+		r.PromptCacheKey = req.CacheKey
 	}
-	return body, nil
+	p.reason(&r, req.Reasoning)
+	return r
+}
+
+// reason asks for reasoning in the server's way. A budget of tokens is asked for
+// where the server has a member for it; elsewhere the output cap bounds it alone.
+func (p Profile) reason(r *request, want loop.Reasoning) {
+	on := want.Effort != "none"
+	switch {
+	case p.Effort == EffortObject && want.Budget > 0 && on:
+		r.Reasoning = &reasoning{MaxTokens: want.Budget} // servers refuse both at once
+	case want.Effort == "" || p.Effort == EffortOmitted:
+	case p.Effort == EffortObject:
+		r.Reasoning = &reasoning{Effort: want.Effort}
+	case p.Effort == EffortThinking && !on:
+		r.Thinking = &thinking{Type: "disabled"}
+	case p.Effort == EffortThinking:
+		r.Thinking, r.ReasoningEffort = &thinking{Type: "enabled"}, want.Effort
+	case p.Effort == EffortTemplate && !on:
+		r.ChatTemplate = &chatTemplate{}
+	case p.Effort == EffortTemplate:
+		r.ChatTemplate = &chatTemplate{EnableThinking: true, ReasoningEffort: want.Effort}
+	default:
+		r.ReasoningEffort = want.Effort
+	}
 }
 
 // tools keeps the given order.
@@ -126,73 +139,4 @@ func tools(specs []loop.ToolSpec) []tool {
 		all = append(all, tool{Type: "function", Function: functionSpec{Name: s.Name, Description: s.Description, Parameters: schema}})
 	}
 	return all
-}
-
-// encodeStretch puts one tool message per result before any text, and the text
-// into one message: several servers refuse two user messages in a row.
-func encodeStretch(s provider.Stretch, ids *provider.CallIDs) ([]any, error) {
-	if s.Role == loop.RoleAssistant {
-		return encodeAssistant(s.Message, ids)
-	}
-	var messages []any
-	for _, r := range s.Results {
-		messages = append(messages, toolMessage{Role: "tool", ToolCallID: ids.Of(r), Content: r.Content})
-	}
-	if len(s.Texts) > 0 {
-		messages = append(messages, textMessage{Role: "user", Content: strings.Join(s.Texts, "\n\n")})
-	}
-	return messages, nil
-}
-
-// encodeAssistant replays the stored message as it is. Ids that the server could
-// not tell apart are exchanged for loopd's, in the call and in its result. It
-// returns nothing for a message with nothing in it, which servers refuse.
-func encodeAssistant(m loop.Message, ids *provider.CallIDs) ([]any, error) {
-	calls := m.Calls()
-	wireIDs, own := ids.Assign(calls)
-	if m.Native == nil || m.Native.Wire != wire {
-		return rebuild(m, wireIDs), nil
-	}
-	var native assistantMessage
-	if err := json.Unmarshal(m.Native.JSON, &native); err != nil {
-		return nil, fmt.Errorf("stored assistant message: %w", err)
-	}
-	switch {
-	case native.Content == nil && native.Refusal == "" && len(native.ToolCalls) == 0:
-		return nil, nil
-	case own:
-		return []any{m.Native.JSON}, nil
-	case len(native.ToolCalls) != len(calls):
-		return rebuild(m, wireIDs), nil
-	}
-	for i := range native.ToolCalls {
-		native.ToolCalls[i].ID = wireIDs[i]
-	}
-	return []any{native}, nil
-}
-
-// rebuild writes a message that another wire format recorded. Its reasoning is
-// left out: only the server that wrote it can read it.
-func rebuild(m loop.Message, ids []string) []any {
-	out := assistantMessage{Role: "assistant"}
-	var text strings.Builder
-	for _, p := range m.Parts {
-		switch p.Kind {
-		case loop.PartText, loop.PartRefusal:
-			text.WriteString(p.Text)
-		case loop.PartToolCall:
-			out.ToolCalls = append(out.ToolCalls, wireCall{
-				ID: ids[len(out.ToolCalls)], Type: "function",
-				Function: wireFunction{Name: p.Call.Name, Arguments: string(provider.ObjectOr(p.Call.Args))},
-			})
-		}
-	}
-	if text.Len() > 0 {
-		content := text.String()
-		out.Content = &content
-	}
-	if out.Content == nil && len(out.ToolCalls) == 0 {
-		return nil
-	}
-	return []any{out}
 }

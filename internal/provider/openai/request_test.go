@@ -77,17 +77,22 @@ func transcript() loop.ModelRequest {
 	}
 }
 
-const transcriptHead = `{"model":"gpt-test","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"2 and 3?"},` +
-	`{"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{"id":"call_a","type":"function","function":{"name":"add","arguments":"{\"a\": 2}"}},{"id":"call_b","type":"function","function":{"name":"mul","arguments":"{}"}}]},` +
-	`{"role":"tool","tool_call_id":"call_a","content":"5"},{"role":"tool","tool_call_id":"call_b","content":"no such number"},` +
-	`{"role":"user","content":"Do not repeat yourself."}],` +
-	`"tools":[{"type":"function","function":{"name":"add","description":"adds","parameters":{"type":"object"}}},` +
-	`{"type":"function","function":{"name":"mul","parameters":{"type":"object","properties":{}}}}],`
+// The parts of the request that transcript makes, with the members of the
+// server's dialect between them.
+const (
+	transcriptHead = `{"model":"gpt-test",` +
+		`"tools":[{"type":"function","function":{"name":"add","description":"adds","parameters":{"type":"object"}}},` +
+		`{"type":"function","function":{"name":"mul","parameters":{"type":"object","properties":{}}}}],`
+	transcriptTail = `,"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"2 and 3?"},` +
+		`{"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{"id":"call_a","type":"function","function":{"name":"add","arguments":"{\"a\": 2}"}},{"id":"call_b","type":"function","function":{"name":"mul","arguments":"{}"}}]},` +
+		`{"role":"tool","tool_call_id":"call_a","content":"5"},{"role":"tool","tool_call_id":"call_b","content":"no such number"},` +
+		`{"role":"user","content":"Do not repeat yourself."}]}`
+)
 
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	r := sent(t, transcript())
-	want := transcriptHead + `"max_tokens":512,"stream":true,"stream_options":{"include_usage":true}}`
+	want := transcriptHead + `"max_tokens":512,"stream":true,"stream_options":{"include_usage":true}` + transcriptTail
 	if diff := cmp.Diff(want, string(r.Body)); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
 	}
@@ -100,7 +105,7 @@ func TestWrapUpKeepsTools(t *testing.T) {
 	t.Parallel()
 	req := transcript()
 	req.ToolsAllowed = false
-	want := transcriptHead + `"tool_choice":"none","max_tokens":512,"stream":true,"stream_options":{"include_usage":true}}`
+	want := transcriptHead + `"tool_choice":"none","max_tokens":512,"stream":true,"stream_options":{"include_usage":true}` + transcriptTail
 	if diff := cmp.Diff(want, string(sent(t, req).Body)); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
 	}
@@ -131,7 +136,7 @@ func TestVendorDialect(t *testing.T) {
 	if _, err := client.Generate(t.Context(), transcript()); err != nil {
 		t.Fatalf("Generate: %v", err)
 	}
-	want := transcriptHead + `"max_completion_tokens":512,"stream":true,"stream_options":{"include_usage":true},"prompt_cache_key":"run-1"}`
+	want := transcriptHead + `"max_completion_tokens":512,"stream":true,"stream_options":{"include_usage":true},"prompt_cache_key":"run-1"` + transcriptTail
 	if diff := cmp.Diff(want, body); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
 	}
@@ -260,7 +265,7 @@ func TestForeignAndEmptyMessages(t *testing.T) {
 	want := `"messages":[{"role":"user","content":"hi"},` +
 		`{"role":"assistant","content":"I look.","tool_calls":[{"id":"c1-1","type":"function","function":{"name":"look","arguments":"{}"}}]},` +
 		`{"role":"tool","tool_call_id":"c1-1","content":"bad arguments"},` +
-		`{"role":"user","content":"Go on.\n\nNow."}],`
+		`{"role":"user","content":"Go on.\n\nNow."}]}`
 	if body := string(sent(t, req).Body); !strings.Contains(body, want) {
 		t.Errorf("request is %s", body)
 	}

@@ -11,7 +11,7 @@ import (
 
 func newClient(baseURL string, tuning providertest.Tuning) providertest.Provider {
 	return openai.New(openai.Config{
-		APIKey: "test-key-123", BaseURL: baseURL + "/v1", FirstByteTimeout: tuning.FirstByteTimeout,
+		APIKey: providertest.Key, BaseURL: baseURL + "/v1", FirstByteTimeout: tuning.FirstByteTimeout,
 		IdleTimeout: tuning.IdleTimeout, MaxResponseBytes: tuning.MaxResponseBytes,
 	})
 }
@@ -24,6 +24,8 @@ func TestConformance(t *testing.T) {
 		New:        newClient,
 		Recordings: os.DirFS("testdata"),
 		Want:       wants,
+		Traits:     traits,
+		Absent:     absent,
 		Stream:     "openai/chat-parallel-tools-stream-2",
 		Word:       "sum",
 		Whole:      finished.MatchString,

@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -69,16 +71,34 @@ func (x Exchange) Text() string {
 	return x.Response.Text
 }
 
-// ServeHTTP replays the answer.
-func (x Exchange) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+// header is what of the recorded headers an adapter may care for.
+func (x Exchange) header() http.Header {
+	h := http.Header{}
 	for name, value := range x.Response.Headers {
-		switch http.CanonicalHeaderKey(name) {
+		name = http.CanonicalHeaderKey(name)
+		switch name {
 		case "Content-Type", "Retry-After", "Retry-After-Ms", "X-Should-Retry":
-			w.Header().Set(name, value)
+			h.Set(name, value)
+		}
+		if strings.HasPrefix(name, "X-Ratelimit-") || strings.HasPrefix(name, "Anthropic-Ratelimit-") {
+			h.Set(name, value)
 		}
 	}
+	return h
+}
+
+// ServeHTTP replays the answer.
+func (x Exchange) ServeHTTP(w http.ResponseWriter, _ *http.Request) { x.serve(w, len(x.Text())) }
+
+// serve replays the answer in pieces of size bytes.
+func (x Exchange) serve(w http.ResponseWriter, size int) {
+	maps.Copy(w.Header(), x.header())
 	w.WriteHeader(x.Response.Status)
-	write(w, x.Text())
+	for text := x.Text(); text != ""; {
+		n := min(max(size, 1), len(text))
+		write(w, text[:n])
+		text = text[n:]
+	}
 }
 
 // Server is a provider that does as its handler says and remembers what it was sent.
@@ -92,6 +112,7 @@ type Server struct {
 // Request is one request as it arrived.
 type Request struct {
 	Path   string
+	Query  string
 	Header http.Header
 	Body   []byte
 }
@@ -106,7 +127,7 @@ func Serve(t *testing.T, handler http.Handler) *Server {
 			t.Errorf("server: read request: %v", err)
 		}
 		s.mu.Lock()
-		s.requests = append(s.requests, Request{Path: r.URL.Path, Header: r.Header.Clone(), Body: body})
+		s.requests = append(s.requests, Request{Path: r.URL.Path, Query: r.URL.RawQuery, Header: r.Header.Clone(), Body: body})
 		s.mu.Unlock()
 		handler.ServeHTTP(w, r)
 	}))

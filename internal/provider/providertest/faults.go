@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"compress/gzip"
 	"context"
 	"net/http"
 	"strconv"
@@ -13,7 +14,8 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-// short is a timeout that a test waits for.
+// short is a timeout that a test waits for. Where a model may be thinking, five
+// times the timeout of the first byte are waited for.
 const short = 50 * time.Millisecond
 
 // statuses checks the class of every status and that none is sent again.
@@ -43,49 +45,101 @@ func (s Suite) statuses(t *testing.T) {
 	}
 }
 
-// faults checks answers that are no answers.
+// faults checks answers that are no answers, and good ones in odd wrapping.
 func (s Suite) faults(t *testing.T) {
-	good := Load(t, s.Recordings, s.Stream+".json").Response.SSE
-	cases := []struct {
+	good := s.good(t)
+	text := good.Response.SSE
+	for _, c := range []struct {
 		name   string
 		tuning Tuning
+		status int
 		body   string
 		class  loop.ErrorClass
 	}{
-		{"empty body", Tuning{}, "", loop.ErrorMidStream},
-		{"HTML", Tuning{}, "<html><body>Welcome to the airport network</body></html>", loop.ErrorMidStream},
-		{"no JSON in an event", Tuning{}, "data: hello\n\n", loop.ErrorMidStream},
-		{"an unrelated object", Tuning{}, `{"status":"ok"}`, loop.ErrorMidStream},
-		{"half an object", Tuning{}, `{"id":"x","choi`, loop.ErrorMidStream},
-		{"too large", Tuning{MaxResponseBytes: int64(len(good) / 2)}, good, loop.ErrorMidStream},
-		{"too large without an event", Tuning{MaxResponseBytes: 1000}, "data: " + strings.Repeat("x", 5000), loop.ErrorMidStream},
-		{"only comments", Tuning{}, ": keep-alive\n\n: keep-alive\n\n", loop.ErrorMidStream},
-	}
-	for _, c := range cases {
+		{"empty body", Tuning{}, 200, "", loop.ErrorMidStream},
+		{"a web page", Tuning{}, 200, "<html><body>Welcome to the airport network</body></html>", loop.ErrorRequest},
+		{"a web page of a gateway", Tuning{}, 502, "<html><body><h1>502 Bad Gateway</h1></body></html>", loop.ErrorServer},
+		{"a wrong path", Tuning{}, 404, "404 page not found", loop.ErrorRequest},
+		{"no JSON in an event", Tuning{}, 200, "data: hello\n\n", loop.ErrorMidStream},
+		{"null in an event", Tuning{}, 200, "data: null\n\n", loop.ErrorMidStream},
+		{"a list in an event", Tuning{}, 200, "data: []\n\n", loop.ErrorMidStream},
+		{"a number in an event", Tuning{}, 200, "data: 7\n\n", loop.ErrorMidStream},
+		{"an empty object in an event", Tuning{}, 200, "data: {}\n\n", loop.ErrorMidStream},
+		{"brackets without end", Tuning{}, 200, "data: " + strings.Repeat("[", 1<<20) + "\n\n", loop.ErrorMidStream},
+		{"an unrelated object", Tuning{}, 200, `{"status":"ok"}`, loop.ErrorMidStream},
+		{"an empty object", Tuning{}, 200, `{}`, loop.ErrorMidStream},
+		{"half an object", Tuning{}, 200, `{"id":"x","choi`, loop.ErrorMidStream},
+		{"too large", Tuning{MaxResponseBytes: int64(len(text) / 2)}, 200, text, loop.ErrorInternal},
+		{"too large without an event", Tuning{MaxResponseBytes: 1000}, 200, "data: " + strings.Repeat("x", 5000), loop.ErrorInternal},
+		{"only comments", Tuning{}, 200, ": keep-alive\n\n: keep-alive\n\n", loop.ErrorMidStream},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			server := Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { write(w, c.body) }))
+			server := Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.status)
+				write(w, c.body)
+			}))
 			_, err := s.New(server.URL, c.tuning).Generate(t.Context(), Ask())
 			checkError(t, err, Want{Class: c.class})
+			if n := len(server.Requests()); n != 1 {
+				t.Errorf("sent %d requests, want exactly 1", n)
+			}
 		})
 	}
-	t.Run("invalid UTF-8", func(t *testing.T) {
-		t.Parallel()
-		broken := strings.ReplaceAll(good, s.Word, "\xff\xfe"+s.Word)
-		if broken == good {
-			t.Fatalf("the recording does not say %q", s.Word)
-		}
-		server := Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { write(w, broken) }))
-		answer, err := s.New(server.URL, Tuning{}).Generate(t.Context(), Ask())
-		if err != nil {
-			t.Fatalf("Generate: %v", err)
-		}
-		if !utf8.ValidString(answer.Message.Text()) || !utf8.Valid(answer.Message.Native.JSON) || !strings.Contains(answer.Message.Text(), "\uFFFD"+s.Word) {
-			t.Errorf("text is %q", answer.Message.Text())
-		}
-	})
+	t.Run("odd wrapping", func(t *testing.T) { s.wrappings(t, text) })
 	t.Run("connection refused", s.refusedConnection)
 	t.Run("connection breaks before the answer", s.brokenConnection)
+}
+
+// wrappings checks that a good answer is taken under any name, compressed unasked,
+// with comments in it, and with bytes in it that are no UTF-8.
+func (s Suite) wrappings(t *testing.T, text string) {
+	begin, delta, end := s.around(t, text)
+	for _, c := range []struct {
+		name, kind, encoding, body, word string
+	}{
+		{"no content type", "", "", text, s.Word},
+		{"JSON", "application/json", "", text, s.Word},
+		{"plain text", "text/plain; charset=utf-8", "", text, s.Word},
+		{"bytes", "application/octet-stream", "", text, s.Word},
+		{"broken content type", "text/;;", "", text, s.Word},
+		{"gzip", "text/event-stream", "gzip", zipped(text), s.Word},
+		{"comments", "text/event-stream", "", ": hello\n\n" + begin + ": wait\n\n" + delta + ":\n\n" + end, s.Word},
+		{"carriage returns", "text/event-stream", "", strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\n", "\r\n"), s.Word},
+		{"invalid UTF-8", "text/event-stream", "", strings.ReplaceAll(text, s.Word, "\xff\xfe"+s.Word), "\uFFFD" + s.Word},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			server := Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header()["Content-Type"] = nil
+				if c.kind != "" {
+					w.Header().Set("Content-Type", c.kind)
+				}
+				if c.encoding != "" {
+					w.Header().Set("Content-Encoding", c.encoding)
+				}
+				write(w, c.body)
+			}))
+			watch := newWatcher()
+			answer, err := s.New(server.URL, Tuning{}).Generate(t.Context(), watched(watch, nil))
+			if err != nil {
+				t.Fatalf("Generate: %v", err)
+			}
+			if said := answer.Message.Text(); !utf8.ValidString(said) || !utf8.Valid(answer.Message.Native.JSON) || !strings.Contains(said, c.word) {
+				t.Errorf("text is %q, want %q in it", said, c.word)
+			}
+			watch.check(t, answer.Message, true)
+		})
+	}
+}
+
+// zipped is text as a gzip file.
+func zipped(text string) string {
+	var b strings.Builder
+	z := gzip.NewWriter(&b)
+	_, _ = z.Write([]byte(text)) // a strings.Builder never fails
+	_ = z.Close()
+	return b.String()
 }
 
 // refusedConnection checks that only a call without a connection counts as free.
@@ -99,7 +153,7 @@ func (s Suite) refusedConnection(t *testing.T) {
 // would repeat some requests then; a POST must not be among them.
 func (s Suite) brokenConnection(t *testing.T) {
 	t.Parallel()
-	good := Load(t, s.Recordings, s.Stream+".json")
+	good := s.good(t)
 	var breaks atomic.Bool
 	server := Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if breaks.Load() {
@@ -121,14 +175,20 @@ func (s Suite) brokenConnection(t *testing.T) {
 
 // silence checks every way in which a call is given up.
 func (s Suite) silence(t *testing.T) {
-	good := Load(t, s.Recordings, s.Stream+".json").Response.SSE
+	good := s.good(t).Response.SSE
+	t.Run("after the headers", func(t *testing.T) {
+		t.Parallel()
+		s.waits(t, t.Context(), Tuning{FirstByteTimeout: short}, "\n", nil, loop.ErrorTimeout)
+	})
+	t.Run("a byte at a time", func(t *testing.T) { s.trickles(t, "") })
+	t.Run("a byte at a time in the middle", func(t *testing.T) { s.trickles(t, good[:len(good)/2]) })
 	t.Run("before the first byte", func(t *testing.T) {
 		t.Parallel()
 		s.waits(t, t.Context(), Tuning{FirstByteTimeout: short}, "", nil, loop.ErrorTimeout)
 	})
 	t.Run("between two bytes", func(t *testing.T) {
 		t.Parallel()
-		s.waits(t, t.Context(), Tuning{IdleTimeout: short}, good[:len(good)/2], nil, loop.ErrorTimeout)
+		s.waits(t, t.Context(), Tuning{FirstByteTimeout: 4 * short, IdleTimeout: short}, good[:len(good)/2], nil, loop.ErrorTimeout)
 	})
 	t.Run("deadline of the caller", func(t *testing.T) {
 		t.Parallel()

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net/http"
 	"path"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,10 +33,17 @@ type Suite struct {
 	Recordings fs.FS
 	Want       map[string]Want // by the recording's path without .json
 
+	Traits map[Trait]string // the recording that shows each trait, by its name in Want
+	Absent map[Trait]string // why the wire cannot have a trait
+
+	// NoCallIDs says that the wire can do without ids of calls, so that a message
+	// goes back as it came even if its calls have none.
+	NoCallIDs bool
+
 	// Stream names a recorded stream that ends with FinishDone; the tests of what
 	// goes wrong build on it.
 	Stream string
-	Word   string // stands in that stream's text
+	Word   string // stands in that stream's text; the first event with it must be a text delta
 	// Whole reports whether a stream that stopped after sent is a whole answer.
 	Whole func(sent string) bool
 }
@@ -47,6 +51,7 @@ type Suite struct {
 // Want is what a recording means: an answer, or an error if Class is set.
 type Want struct {
 	Finish       loop.Finish
+	NativeFinish string // the provider's own word; "" = any
 	Text         string // beginning of the visible text; "-" = none at all
 	Reasoning    bool
 	Refusal      string
@@ -58,6 +63,10 @@ type Want struct {
 	Code       string
 	RetryAfter time.Duration
 }
+
+// Key is the API key that Suite.New configures, so that the suite can look for it
+// where it must not be.
+const Key = "test-key-123"
 
 // Ask is a small request.
 func Ask() loop.ModelRequest {
@@ -71,45 +80,20 @@ func Ask() loop.ModelRequest {
 
 // Run runs the suite.
 func Run(t *testing.T, s Suite) {
+	t.Run("traits", s.covers)
 	t.Run("recordings", s.recordings)
 	t.Run("cuts", s.cuts)
+	t.Run("mangled", s.mangled)
 	t.Run("statuses", s.statuses)
 	t.Run("faults", s.faults)
+	t.Run("key", s.keys)
+	t.Run("resets", s.resets)
 	t.Run("silence", s.silence)
+	t.Run("floods", s.floods)
 }
 
-// recordings replays every recording and compares what the adapter makes of it.
-func (s Suite) recordings(t *testing.T) {
-	names := s.names(t)
-	for name := range s.Want {
-		if !slices.Contains(names, name) {
-			t.Errorf("%s is expected but not recorded", name)
-		}
-	}
-	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			want, ok := s.Want[name]
-			if !ok {
-				t.Fatalf("no expectation for this recording")
-			}
-			server := Serve(t, Load(t, s.Recordings, name+".json"))
-			answer, err := s.New(server.URL, Tuning{}).Generate(t.Context(), Ask())
-			if n := len(server.Requests()); n != 1 {
-				t.Errorf("sent %d requests, want exactly 1", n)
-			}
-			if want.Class != "" {
-				checkError(t, err, want)
-				return
-			}
-			if err != nil {
-				t.Fatalf("Generate: %v", err)
-			}
-			checkAnswer(t, answer, want)
-		})
-	}
-}
-
+// names lists the recordings. A recording without an expectation, or the other
+// way round, is a fault of the table.
 func (s Suite) names(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -125,14 +109,27 @@ func (s Suite) names(t *testing.T) []string {
 	return names
 }
 
+// good is the recorded stream on which the tests of what goes wrong build.
+func (s Suite) good(t *testing.T) Exchange {
+	t.Helper()
+	x := Load(t, s.Recordings, s.Stream+".json")
+	if !strings.Contains(x.Response.SSE, s.Word) || s.Word == "" {
+		t.Fatalf("the recording %s does not say %q", s.Stream, s.Word)
+	}
+	return x
+}
+
 func checkError(t *testing.T, err error, want Want) {
 	t.Helper()
 	e := modelError(t, err)
 	if e.Class != want.Class || want.Code != "" && e.Code != want.Code || e.RetryAfter != want.RetryAfter {
-		t.Errorf("got class %q, code %q, retry after %s; want %q, %q, %s", e.Class, e.Code, e.RetryAfter, want.Class, want.Code, want.RetryAfter)
+		t.Errorf("got class %q, code %q, retry after %s; want %q, %q, %s (%v)", e.Class, e.Code, e.RetryAfter, want.Class, want.Code, want.RetryAfter, err)
 	}
 	if e.Message == "" {
 		t.Error("the error has no message")
+	}
+	if strings.Contains(e.Error(), Key) || strings.Contains(e.Code, Key) {
+		t.Errorf("the key is in the error (return errors through provider.Response.Fail): %v", e)
 	}
 }
 
@@ -140,6 +137,9 @@ func checkAnswer(t *testing.T, a loop.ModelAnswer, want Want) {
 	t.Helper()
 	got := Want{
 		Finish: a.Finish, Text: want.Text, Calls: a.Message.Calls(), Usage: a.Usage, UsageMissing: a.UsageMissing,
+	}
+	if want.NativeFinish != "" {
+		got.NativeFinish = a.NativeFinish
 	}
 	for _, p := range a.Message.Parts {
 		got.Reasoning = got.Reasoning || p.Kind == loop.PartReasoning && p.Text != ""
@@ -156,6 +156,9 @@ func checkAnswer(t *testing.T, a loop.ModelAnswer, want Want) {
 	if a.Message.Role != loop.RoleAssistant || a.Message.Source != loop.SourceModel || a.Message.Native == nil {
 		t.Errorf("message is %q from %q with native %v", a.Message.Role, a.Message.Source, a.Message.Native)
 	}
+	if a.NativeFinish == "" && a.Finish != loop.FinishUnknown {
+		t.Errorf("finish %q comes from no word of the provider", a.Finish)
+	}
 }
 
 func modelError(t *testing.T, err error) *loop.ModelError {
@@ -166,55 +169,3 @@ func modelError(t *testing.T, err error) *loop.ModelError {
 	}
 	return e
 }
-
-// maxCuts bounds the places at which one recording is cut.
-const maxCuts = 48
-
-// cuts ends every good stream early, in good order and by breaking the
-// connection. Nothing that is not whole may pass for an answer.
-func (s Suite) cuts(t *testing.T) {
-	for _, name := range s.names(t) {
-		x := Load(t, s.Recordings, name+".json")
-		if x.Response.SSE == "" || s.Want[name].Class != "" {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var position atomic.Int64
-			var abort atomic.Bool
-			server := Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Type", "text/event-stream")
-				write(w, x.Response.SSE[:position.Load()])
-				if abort.Load() {
-					panic(http.ErrAbortHandler)
-				}
-			}))
-			p := s.New(server.URL, Tuning{})
-			for _, mode := range []bool{false, true} {
-				abort.Store(mode)
-				for at := 0; at < len(x.Response.SSE); at += len(x.Response.SSE)/maxCuts + 1 {
-					position.Store(int64(at))
-					s.cut(t, p, x.Response.SSE[:at], s.Want[name].Finish)
-				}
-			}
-		})
-	}
-}
-
-// cut checks one call to a server that stops after sent.
-func (s Suite) cut(t *testing.T, p Provider, sent string, finish loop.Finish) {
-	t.Helper()
-	answer, err := p.Generate(t.Context(), Ask())
-	switch {
-	case err != nil:
-		if e := modelError(t, err); e.Class != loop.ErrorMidStream {
-			t.Errorf("cut at %d: class %q, want mid_stream", len(sent), e.Class)
-		}
-	case !s.Whole(sent):
-		t.Errorf("cut at %d: finish %q from a stream that ends in %q", len(sent), answer.Finish, tail(sent))
-	case answer.Finish != finish:
-		t.Errorf("cut at %d: finish %q, want %q", len(sent), answer.Finish, finish)
-	}
-}
-
-func tail(s string) string { return s[max(0, len(s)-80):] }

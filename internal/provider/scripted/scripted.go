@@ -1,6 +1,7 @@
 package scripted
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,8 @@ type Client struct {
 // New makes a provider of the script's models.
 func New(s *Script) *Client { return &Client{script: s, tries: map[string]int{}} }
 
-// Generate gives the answer that is next in the transcript, after its delay.
+// Generate gives the answer that is next in the transcript. Its fragments are
+// emitted over its delay.
 func (c *Client) Generate(ctx context.Context, req loop.ModelRequest) (loop.ModelAnswer, error) {
 	m, ok := c.script.models[req.Model]
 	if !ok {
@@ -31,13 +33,48 @@ func (c *Client) Generate(ctx context.Context, req loop.ModelRequest) (loop.Mode
 	}
 	s := sceneOf(req)
 	a := m.next(s, req)
-	if err := wait(ctx, m.Latency+a.Delay); err != nil {
-		return loop.ModelAnswer{}, err
-	}
 	if err := c.fault(a, fmt.Sprintf("%s/%s/%d", req.CacheKey, req.Model, s.N)); err != nil {
+		return loop.ModelAnswer{}, cmp.Or(wait(ctx, m.Latency+a.Delay), err)
+	}
+	if err := wait(ctx, m.Latency); err != nil {
 		return loop.ModelAnswer{}, err
 	}
-	return a.play(s, req)
+	played, err := a.play(s, req)
+	if err != nil {
+		return loop.ModelAnswer{}, err
+	}
+	return played, write(ctx, played.Message, a.Delay, req.Emit)
+}
+
+// write emits the message word by word, evenly over d.
+func write(ctx context.Context, m loop.Message, d time.Duration, emit func(loop.Delta)) error {
+	deltas := fragments(m)
+	if emit == nil || len(deltas) == 0 {
+		return wait(ctx, d)
+	}
+	for _, fragment := range deltas {
+		if err := wait(ctx, d/time.Duration(len(deltas))); err != nil {
+			return err
+		}
+		emit(fragment)
+	}
+	return nil
+}
+
+// fragments cuts a message into words, as models write it.
+func fragments(m loop.Message) []loop.Delta {
+	var deltas []loop.Delta
+	for _, p := range m.Parts {
+		text, tool := p.Text, ""
+		if p.Call != nil {
+			text, tool = p.Call.Args, p.Call.Name
+		}
+		for word := range strings.SplitAfterSeq(text, " ") {
+			deltas = append(deltas, loop.Delta{Kind: p.Kind, Text: word, Tool: tool})
+			tool = ""
+		}
+	}
+	return deltas
 }
 
 // sceneOf counts what the model has said and finds the run's input.
@@ -179,8 +216,10 @@ func (a answer) finish() loop.Finish {
 	return loop.FinishDone
 }
 
-// bytesPerToken is the usual size of a token of English text.
-const bytesPerToken = 4
+const (
+	bytesPerToken = 4                   // the usual size of a token of English text
+	mediaSize     = 900 * bytesPerToken // an image or a page
+)
 
 // count sets the usage: the script's, or one that grows with the conversation
 // and hits the cache as a real one would. It never passes the output cap: an
@@ -243,6 +282,9 @@ func measure(req loop.ModelRequest) (cached, fresh int64) {
 			}
 			if p.Result != nil {
 				sum += len(p.Result.Content)
+			}
+			if p.Media != nil {
+				sum += mediaSize
 			}
 		}
 	}

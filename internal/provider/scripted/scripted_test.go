@@ -252,3 +252,30 @@ func TestBadScriptsNameThePlace(t *testing.T) {
 		}
 	}
 }
+
+func TestTheAnswerIsWrittenWordByWord(t *testing.T) {
+	t.Parallel()
+	s, err := scripted.Parse([]byte(`
+models:
+  writer:
+    answers: [{reasoning: "let me see", text: "one two three", calls: [{name: get, args: {id: 7}}], delay: 30ms}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := ask(0)
+	req.Model = "writer"
+	var got []loop.Delta
+	req.Emit = func(d loop.Delta) { got = append(got, d) }
+	if _, err := scripted.New(s).Generate(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	want := []loop.Delta{
+		{Kind: loop.PartReasoning, Text: "let "}, {Kind: loop.PartReasoning, Text: "me "}, {Kind: loop.PartReasoning, Text: "see"},
+		{Kind: loop.PartText, Text: "one "}, {Kind: loop.PartText, Text: "two "}, {Kind: loop.PartText, Text: "three"},
+		{Kind: loop.PartToolCall, Text: `{"id":7}`, Tool: "get"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("fragments (-want +got):\n%s", diff)
+	}
+}
