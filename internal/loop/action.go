@@ -51,6 +51,21 @@ type Send struct {
 	Attempt   int
 	Key       string
 	MaxResult int64 // bytes of the result that the model may see
+	Poll      *Poll // of the built-in wait: what to make of the result; else nil
+}
+
+// HandOut has calls run by somebody else: with the intent everything is done.
+type HandOut struct{ intent }
+
+// VerifyCall asks the tool that can tell whether a call in doubt took effect.
+// Append what Verified makes of the reply. The send is READ_ONLY and leaves no
+// intent: after a crash it is asked again.
+type VerifyCall struct {
+	intent
+	CallID  string
+	Doubted ToolSpec // of the call in doubt
+	Send    Send
+	Age     time.Duration // of the doubt
 }
 
 // CheckAnswer asks whether the final answer meets the output contract. Append

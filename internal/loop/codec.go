@@ -51,12 +51,26 @@ func DecodeBody(kind string, body []byte) (Body, error) {
 		return decode[ApprovalDecided](kind, body)
 	case "call_started":
 		return decode[CallBegun](kind, body)
+	case "call_handed_out":
+		return decode[CallHandedOut](kind, body)
+	case "result_submitted":
+		return decode[ResultSubmitted](kind, body)
+	case "child_finished":
+		return decode[ChildFinished](kind, body)
+	case "call_polled":
+		return decode[CallPolled](kind, body)
 	case "call_finished":
 		return decode[CallFinished](kind, body)
 	case "call_in_doubt":
 		return decode[CallDoubted](kind, body)
 	case "call_resolved":
 		return decode[CallResolved](kind, body)
+	case "doubt_told":
+		return decode[DoubtTold](kind, body)
+	case "call_verified":
+		return decode[CallVerified](kind, body)
+	case "child_cancelled":
+		return decode[ChildCancelled](kind, body)
 	case "tripped":
 		return decode[Tripped](kind, body)
 	case "answer_rejected":

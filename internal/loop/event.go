@@ -43,7 +43,13 @@ const (
 	WaitRate     Wait = "rate"     // the provider's rate limit is used up by other runs
 	WaitApproval Wait = "approval" // calls wait for a decision
 	WaitInDoubt  Wait = "in_doubt" // calls wait to be resolved
+	WaitResult   Wait = "result"   // the caller or a person owes a result
+	WaitChild    Wait = "child"    // child runs have not ended
+	WaitTimer    Wait = "timer"    // the model asked to wait
 )
+
+// needsPeople reports whether somebody outside must act before the run goes on.
+func (w Wait) needsPeople() bool { return w == WaitApproval || w == WaitInDoubt || w == WaitResult }
 
 // ModelStarted is the intent to call a model, with the hold that covers it.
 type ModelStarted struct {
@@ -123,8 +129,9 @@ type CallRefused struct {
 // ApprovalRequested puts a call before a person.
 type ApprovalRequested struct {
 	CallID   string    `json:"call_id"`
-	ArgsHash string    `json:"args_hash"` // SHA-256 of run, call, tool and exact arguments, hex
-	Until    time.Time `json:"until"`     // afterwards the call counts as denied
+	ArgsHash string    `json:"args_hash"`        // SHA-256 of run, call, tool and exact arguments, hex
+	Reason   string    `json:"reason,omitempty"` // the effect, or the condition that holds
+	Until    time.Time `json:"until"`            // afterwards the call counts as denied
 }
 
 // ApprovalDecided is the decision. It is bound to the arguments' hash.
@@ -134,6 +141,9 @@ type ApprovalDecided struct {
 	Approved bool   `json:"approved"`
 	By       string `json:"by,omitempty"`
 	Reason   string `json:"reason,omitempty"`
+	// Args, if set, are what is sent instead: the approver edited them. They have
+	// been checked against the tool's schema.
+	Args string `json:"args,omitempty"`
 }
 
 // CallBegun is the intent to send a call: it is durable before the request leaves.
@@ -141,6 +151,57 @@ type CallBegun struct {
 	CallID  string `json:"call_id"`
 	Attempt int    `json:"attempt"` // counts sends of this call from 1
 	Key     string `json:"key"`
+}
+
+// CallHandedOut is the intent to have a call run by somebody else, who owes its
+// result: a client, a person, a child run, or time itself.
+type CallHandedOut struct {
+	CallID  string    `json:"call_id"`
+	Attempt int       `json:"attempt"`
+	Key     string    `json:"key"`
+	Until   time.Time `json:"until"` // afterwards nobody is waited for
+
+	// Of a child run: what it is created with. Its limits are within what the
+	// parent holds for it. Created in the same transaction.
+	ChildID string `json:"child_id,omitempty"`
+	Child   *Spec  `json:"child,omitempty"`
+	Hold    USD    `json:"hold,omitempty"`
+	Tokens  int64  `json:"tokens,omitempty"` // held, input and output together
+}
+
+// ResultSubmitted is a result from outside: of a client's tool, or a person's
+// answer. Accepted once.
+type ResultSubmitted struct {
+	CallID  string  `json:"call_id"`
+	Attempt int     `json:"attempt"`
+	Outcome Outcome `json:"outcome"` // ok or permanent
+	Content string  `json:"content"`
+	By      string  `json:"by,omitempty"`
+}
+
+// ChildFinished is what became of a child run. The store sends it to the parent
+// in the transaction that ends the child.
+type ChildFinished struct {
+	CallID      string           `json:"call_id"`
+	ChildID     string           `json:"child_id"`
+	State       RunState         `json:"state"`
+	Stop        Stop             `json:"stop"`
+	Answer      string           `json:"answer,omitempty"`
+	Partial     bool             `json:"partial,omitempty"`
+	Usage       Usage            `json:"usage"`
+	Tokens      int64            `json:"tokens"` // that count against the parent's budget
+	Cost        Cost             `json:"cost"`
+	Estimated   USD              `json:"estimated,omitempty"`
+	ModelCalls  int              `json:"model_calls"`
+	SideEffects []SideEffectHead `json:"side_effects,omitempty"`
+}
+
+// CallPolled records one look of the built-in wait at the tool that it watches.
+type CallPolled struct {
+	CallID     string    `json:"call_id"`
+	Attempt    int       `json:"attempt"`
+	ResultHash string    `json:"result_hash"`
+	Next       time.Time `json:"next"` // when to look again
 }
 
 // CallFinished is the definite end of a call that was sent, or provably was not.
@@ -181,6 +242,30 @@ type CallResolved struct {
 	Result     string     `json:"result,omitempty"` // for succeeded: what the model is told
 	By         string     `json:"by,omitempty"`
 	Reason     string     `json:"reason,omitempty"`
+}
+
+// DoubtTold ends the wait for a call in doubt: the model is told that nobody
+// knows. The call stays in doubt, and whoever learns the truth can still say it.
+type DoubtTold struct {
+	CallID  string `json:"call_id"`
+	Content string `json:"content"`
+}
+
+// CallVerified is what the tool that can tell said of a call in doubt.
+type CallVerified struct {
+	CallID  string    `json:"call_id"`
+	Found   bool      `json:"found"`             // the key took effect
+	Result  string    `json:"result,omitempty"`  // if it did: what the model is told
+	Settled bool      `json:"settled,omitempty"` // if not: no sender can still be under way
+	Message string    `json:"message,omitempty"` // why it could not tell
+	Next    time.Time `json:"next,omitzero"`     // when to ask again
+}
+
+// ChildCancelled is the intent to have a child run end, because its parent ends.
+type ChildCancelled struct {
+	CallID  string `json:"call_id"`
+	ChildID string `json:"child_id"`
+	Reason  string `json:"reason"`
 }
 
 // Tripped is a guard's verdict that changed the run.
@@ -258,6 +343,18 @@ func (ApprovalDecided) Kind() string { return "approval_decided" }
 // Kind is "call_started", in the journal and in the API.
 func (CallBegun) Kind() string { return "call_started" }
 
+// Kind is "call_handed_out", in the journal and in the API.
+func (CallHandedOut) Kind() string { return "call_handed_out" }
+
+// Kind is "result_submitted", in the journal and in the API.
+func (ResultSubmitted) Kind() string { return "result_submitted" }
+
+// Kind is "child_finished", in the journal and in the API.
+func (ChildFinished) Kind() string { return "child_finished" }
+
+// Kind is "call_polled", in the journal and in the API.
+func (CallPolled) Kind() string { return "call_polled" }
+
 // Kind is "call_finished", in the journal and in the API.
 func (CallFinished) Kind() string { return "call_finished" }
 
@@ -266,6 +363,15 @@ func (CallDoubted) Kind() string { return "call_in_doubt" }
 
 // Kind is "call_resolved", in the journal and in the API.
 func (CallResolved) Kind() string { return "call_resolved" }
+
+// Kind is "doubt_told", in the journal and in the API.
+func (DoubtTold) Kind() string { return "doubt_told" }
+
+// Kind is "call_verified", in the journal and in the API.
+func (CallVerified) Kind() string { return "call_verified" }
+
+// Kind is "child_cancelled", in the journal and in the API.
+func (ChildCancelled) Kind() string { return "child_cancelled" }
 
 // Kind is "tripped", in the journal and in the API.
 func (Tripped) Kind() string { return "tripped" }

@@ -14,11 +14,47 @@ type gate struct {
 	now  time.Time
 	late bool // the wrap-up slice of the deadline has begun
 
+	finishing *call // gives the final answer; nil: none does
+
 	refused, asked []Body
+	ended, handed  []Body
 	sends          []Send
+	starting       []*call
+	verify         *VerifyCall
 	wait           Wait
 	until          time.Time // earliest deadline of what is waited for
 	unresolved     *Tripped  // a call stayed in doubt for too long
+
+	spawned       int // child runs that this batch starts, and what they are granted
+	granted       USD
+	grantedTokens int64
+}
+
+// action is what follows from the judgement. What is certain is written first;
+// then calls start; and only when nothing can be done the run waits.
+func (g *gate) action() Action {
+	if g.unresolved != nil {
+		if a := g.s.unwind(g.now, "the run that started it cannot go on"); a != nil {
+			return a
+		}
+		return g.s.stopOn(*g.unresolved)
+	}
+	facts := slices.Concat(g.refused, g.ended, g.asked)
+	starts := slices.Clone(g.handed)
+	for _, send := range g.sends {
+		starts = append(starts, CallBegun{CallID: send.Call.ID, Attempt: send.Attempt, Key: send.Key})
+	}
+	switch {
+	case len(g.sends) > 0:
+		return CallTools{intent{append(facts, starts...)}, g.sends, g.s.spec.Limits.ParallelCalls, g.s.workDeadline(g.now)}
+	case len(starts) > 0:
+		return HandOut{intent{append(facts, starts...)}}
+	case len(facts) > 0:
+		return Record{intent{facts}}
+	case g.verify != nil:
+		return *g.verify
+	}
+	return Suspend{intent{[]Body{Suspended{Reason: g.wait, Until: g.s.inLifetime(g.until)}}}}
 }
 
 // judge puts the call into one of the gate's lists.
@@ -27,33 +63,34 @@ func (g *gate) judge(c *call) {
 	case CallPlanned:
 		g.judgePlanned(c)
 	case CallAwaitingApproval:
-		if !g.now.Before(c.until) {
+		if !g.now.Before(c.Until) {
 			g.refuse(c, OutcomeDenied, "Nobody approved the call in time; it did not run.")
 			return
 		}
-		g.waitFor(WaitApproval, c.until)
+		g.waitFor(WaitApproval, c.Until)
 	case CallApproved, CallStarted: // started: repeatable, and its worker was lost
-		if g.late {
+		// An approver's edit may have made two calls equal that were not.
+		twin := g.s.calls.done(c, g.starting)
+		switch {
+		case g.late:
 			g.refuse(c, OutcomeSkipped, c.neverAgain("the run is out of time"))
-			return
+		case twin != nil:
+			g.refuse(c, OutcomeSkipped, duplicate(twin))
+		case c.State == CallStarted && c.poll != nil: // a look at what a wait watches
+			g.judgeWait(c)
+		default:
+			g.start(c)
 		}
-		g.send(c)
+	case CallOffered:
+		g.judgeOffered(c)
 	case CallInDoubt:
-		if !g.now.Before(c.until) {
-			g.unresolved = &Tripped{
-				Guard: "in_doubt", Reason: InDoubtUnresolved, Limit: doubtWait.String(),
-				Message:  "nobody said whether call " + c.Call.ID + " took effect",
-				Evidence: []Evidence{{CallID: c.Call.ID, Tool: c.Call.Name, Args: excerpt(c.Call.Args, evidenceExcerpt), Note: c.doubtNote}},
-			}
-			return
-		}
-		g.waitFor(WaitInDoubt, c.until)
+		g.judgeDoubt(c)
 	}
 }
 
 func (g *gate) judgePlanned(c *call) {
 	l := g.s.spec.Limits
-	twin := g.s.calls.twin(c)
+	twin, begun := g.s.calls.twin(c), len(g.sends)+len(g.asked)+len(g.handed)
 	switch {
 	case c.skip != "":
 		g.refuse(c, OutcomeSkipped, c.skip)
@@ -61,17 +98,53 @@ func (g *gate) judgePlanned(c *call) {
 		g.refuse(c, OutcomeUnknownTool, unknownTool(c.Call.Name, g.s.spec.Definition.Tools))
 	case c.Call.Problem != "":
 		g.refuse(c, OutcomeInvalidArgs, "The call did not run, its arguments are invalid: "+c.Call.Problem)
+	case g.finishing == c:
+		g.finish(c)
+	case g.finishing != nil:
+		g.refuse(c, OutcomeSkipped, "The call did not run: the final answer was given beside it.")
 	case g.late:
 		g.refuse(c, OutcomeSkipped, c.neverAgain("the run is out of time"))
-	case g.s.calls.started+len(g.sends)+len(g.asked) >= l.ToolCalls: // what is asked for may be approved
+	case g.s.calls.started+begun >= l.ToolCalls: // what is asked for may be approved
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: the run may make %d tool calls and has made them.", l.ToolCalls))
-	case len(g.sends)+len(g.asked) >= l.CallsPerAnswer:
+	case begun >= l.CallsPerAnswer:
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: one answer may make %d tool calls. Make the rest later, if still needed.", l.CallsPerAnswer))
 	case !c.Effect.Repeatable() && twin != nil:
 		g.refuse(c, OutcomeSkipped, duplicate(twin))
-	case c.Effect == Irreversible:
-		g.asked = append(g.asked, ApprovalRequested{CallID: c.Call.ID, ArgsHash: c.ArgsHash, Until: g.now.Add(approvalWait)})
 	default:
+		g.judgeApproval(c)
+	}
+}
+
+// judgeApproval asks a person, refuses what a person has refused before, or
+// starts the call.
+func (g *gate) judgeApproval(c *call) {
+	reason := c.needsApproval()
+	if reason == "" {
+		g.start(c)
+		return
+	}
+	if denied := g.s.calls.denied(c); denied != "" {
+		g.refuse(c, OutcomeDenied, denied)
+		return
+	}
+	g.asked = append(g.asked, ApprovalRequested{CallID: c.Call.ID, ArgsHash: c.ArgsHash, Reason: reason, Until: g.s.patience(g.now, approvalWait)})
+}
+
+// needsApproval is why a person must approve the call, or "".
+func (c *call) needsApproval() string {
+	switch {
+	case c.Effect == Irreversible:
+		return "the tool's effect is IRREVERSIBLE"
+	case c.spec.Approval.Mode == ApprovalAlways:
+		return "the tool always needs approval"
+	}
+	return c.Call.Approval
+}
+
+// start begins a call, here or elsewhere.
+func (g *gate) start(c *call) {
+	g.starting = append(g.starting, c)
+	if !g.handOut(c) {
 		g.send(c)
 	}
 }
@@ -86,8 +159,13 @@ func (g *gate) send(c *call) {
 	})
 }
 
+// waitFor notes what is waited for. The most pressing reason is the one that is
+// shown, the earliest deadline the one that wakes.
 func (g *gate) waitFor(w Wait, until time.Time) {
-	g.wait = w
+	pressing := []Wait{WaitApproval, WaitInDoubt, WaitResult, WaitChild, WaitTimer}
+	if g.wait == "" || slices.Index(pressing, w) < slices.Index(pressing, g.wait) {
+		g.wait = w
+	}
 	if g.until.IsZero() || until.Before(g.until) {
 		g.until = until
 	}

@@ -27,13 +27,14 @@ func guardIterations(m moment) *Tripped {
 	return nil
 }
 
-// guardModelCalls counts every request sent, retries included. There is no
+// guardModelCalls counts every request sent, retries and child runs included. There is no
 // wrap-up for it: the wrap-up would be one more request.
 func guardModelCalls(m moment) *Tripped {
-	if limit := m.spec.Limits.ModelCalls; m.spend.calls >= limit {
+	calls := m.spend.calls + m.spend.childCalls
+	if limit := m.spec.Limits.ModelCalls; calls >= limit {
 		return &Tripped{
 			Guard: "model_calls", Verdict: VerdictStop, Reason: ModelCallCap,
-			Observed: fmt.Sprint(m.spend.calls), Limit: fmt.Sprint(limit),
+			Observed: fmt.Sprint(calls), Limit: fmt.Sprint(limit),
 			Message: "the run has sent as many model requests as it may, retries included",
 		}
 	}

@@ -7,8 +7,8 @@ func (s *State) Head() Head {
 	h := Head{
 		State: s.state(), Phase: s.phase(), Iterations: s.iterations, ModelCalls: s.spend.calls,
 		ToolCalls: s.calls.started, Attempts: s.tenure.attempts,
-		Usage: s.spend.usage, Cost: s.spend.cost, Estimated: s.spend.estimated, Held: s.spend.hold,
-		StartedAt: s.tenure.first, EndedAt: s.endedAt, RequiredActions: s.requiredActions(),
+		Usage: s.spend.usage.Add(s.spend.childUsage), Cost: s.spend.cost, Estimated: s.spend.estimated, Held: s.spend.hold.plus(s.spend.children),
+		StartedAt: s.tenure.first, EndedAt: s.endedAt, RequiredActions: s.requiredActions(), SideEffects: s.calls.sideEffects(),
 	}
 	if s.tenure.suspended != nil {
 		h.WaitUntil = s.tenure.suspended.Until
@@ -32,7 +32,7 @@ func (s *State) state() RunState {
 		return StateCancelling
 	case s.InAttempt():
 		return StateRunning
-	case s.tenure.suspended != nil && (s.tenure.suspended.Reason == WaitApproval || s.tenure.suspended.Reason == WaitInDoubt):
+	case s.tenure.suspended != nil && s.tenure.suspended.Reason.needsPeople():
 		return StateRequiresAction
 	}
 	return StateQueued
@@ -64,20 +64,30 @@ func (s *State) requiredActions() []RequiredAction {
 	}
 	var actions []RequiredAction
 	for _, c := range s.calls.open() {
-		var kind string
-		switch c.State {
-		case CallAwaitingApproval:
-			kind = "approve"
-		case CallInDoubt:
-			kind = "resolve"
-		default:
+		kind := c.wants()
+		if kind == "" {
 			continue
 		}
 		actions = append(actions, RequiredAction{
-			Kind: kind, CallID: c.Call.ID, Tool: c.Call.Name, Args: c.Call.Args, ArgsHash: c.ArgsHash, Deadline: c.until,
+			Kind: kind, CallID: c.Call.ID, Attempt: c.Attempt, Tool: c.Call.Name, Args: c.Call.Args, ArgsHash: c.ArgsHash, Deadline: c.Until,
 		})
 	}
 	return actions
+}
+
+// wants is what somebody outside must do for the call, or "".
+func (c *call) wants() string {
+	switch {
+	case c.State == CallAwaitingApproval:
+		return "approve"
+	case c.State == CallInDoubt:
+		return "resolve"
+	case c.State == CallOffered && c.spec.Client != nil:
+		return "submit"
+	case c.State == CallOffered && c.spec.Builtin == BuiltinAskHuman:
+		return "answer"
+	}
+	return ""
 }
 
 // TakeChangedCalls returns the heads of the calls that changed since it was last

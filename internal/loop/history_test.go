@@ -229,14 +229,18 @@ func (h *history) signal(odds int) {
 		return
 	}
 	a := pick(h, actions...)
-	if a.Kind == "resolve" {
+	switch a.Kind {
+	case "submit", "answer":
+		h.take(loop.ResultSubmitted{CallID: a.CallID, Attempt: a.Attempt, Outcome: pick(h, loop.OutcomeOK, loop.OutcomeOK, loop.OutcomePermanent), Content: "from outside", By: "app"})
+		return
+	case "resolve":
 		h.take(loop.CallResolved{CallID: a.CallID, Resolution: pick(h, loop.ResolvedSucceeded, loop.ResolvedRetry, loop.ResolvedNotExecuted), By: "ann"})
 		return
 	}
 	if forged := (loop.ApprovalDecided{CallID: a.CallID, ArgsHash: "of something else", Approved: true}); h.state.Accepts(forged) {
 		h.t.Fatalf("an approval of other arguments is accepted for %s", a.CallID)
 	}
-	h.take(loop.ApprovalDecided{CallID: a.CallID, ArgsHash: a.ArgsHash, Approved: !h.odds(4), By: "ann"})
+	h.take(loop.ApprovalDecided{CallID: a.CallID, ArgsHash: a.ArgsHash, Approved: !h.odds(4), By: "ann", Args: rarely(h, "", `{"a":3}`, `{"a":1,"b":2}`)})
 }
 
 // take appends a signal if it still can follow.
@@ -277,6 +281,13 @@ func (h *history) perform(action loop.Action) {
 		h.checkAnswer(a)
 	case loop.Sleep:
 		h.sleep(a)
+	case loop.HandOut:
+		h.children()
+	case loop.VerifyCall:
+		h.append(a.Verified(loop.ToolReply{
+			Outcome: rarely(h, loop.OutcomeOK, loop.OutcomePermanent),
+			Content: pick(h, `{"took_effect":true,"result":"r"}`, `{"took_effect":false}`, `{"took_effect":false}`, `so so`),
+		}, h.now))
 	case loop.Suspend:
 		h.wait()
 	case loop.End:
@@ -340,6 +351,22 @@ func (h *history) wait() {
 	if !expired {
 		h.signal(1)
 	}
+	h.children()
+}
+
+// children lets child runs end, in any order, within what was held for them.
+func (h *history) children() {
+	for id, out := range h.audit.alive {
+		if !h.odds(3) {
+			continue
+		}
+		state := pick(h, loop.StateSucceeded, loop.StateSucceeded, loop.StateStopped, loop.StateFailed, loop.StateCancelled)
+		tokens := min(out.Tokens, int64(100+h.throw()))
+		h.take(loop.ChildFinished{
+			CallID: id, ChildID: out.ChildID, State: state, Answer: "from a child", Usage: loop.Usage{InputUncached: tokens}, Tokens: tokens,
+			Cost: loop.Cost{Output: out.Hold * loop.USD(h.throw()+1) / 64}, ModelCalls: 1,
+		})
+	}
 }
 
 // callModel is the provider.
@@ -395,7 +422,7 @@ func (h *history) callTools(a loop.CallTools) {
 			return
 		}
 		if outcome == loop.OutcomeUnknown {
-			h.append(loop.Doubt(send, "the connection broke", h.now))
+			h.append(h.state.Doubt(send, "the connection broke", h.now))
 			continue
 		}
 		content := fmt.Sprintf("result %d", h.below(3))
@@ -405,10 +432,15 @@ func (h *history) callTools(a loop.CallTools) {
 		if h.mood == stubborn {
 			content = "nothing new"
 		}
-		h.append(loop.CallFinished{
+		finished := loop.CallFinished{
 			CallID: send.Call.ID, Attempt: send.Attempt, Outcome: outcome, Content: content,
 			ResultHash: fmt.Sprint(outcome, content),
-		})
+		}
+		if send.Poll != nil {
+			h.append(send.Poll.Judge(finished))
+		} else {
+			h.append(finished)
+		}
 		h.signal(64)
 	}
 }
@@ -474,8 +506,18 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 func (h *history) randomCall(id string) loop.ToolCall {
 	c := loop.ToolCall{
 		ID: id, ProviderID: pick(h, "toolu_1", "", "toolu_2"),
-		Name: pick(h, "look", "put", "look", "mail", "put", "refund", "mail", "look", "refund", "vague", "nope"),
+		Name: pick(h, "look", "put", "look", "mail", "put", "refund", "mail", "look", "refund", "vague", "nope",
+			"mail", "look", "ask", "pay", "wait", "team", "team"),
 		Args: pick(h, `{"a":1,"b":2}`, `{"b":2,"a":1}`, `{"a":2}`, `{"a":9007199254740993}`, `{"a":9007199254740992}`),
+	}
+	if h.odds(32) {
+		c.Name = "finish"
+	}
+	if c.Name == "wait" {
+		c.Args = pick(h, `{"seconds":30}`, `{"tool":"look","seconds":600,"every_seconds":60}`, `{}`)
+	}
+	if c.Name == "put" && h.odds(8) {
+		c.Approval = "args.a > 1"
 	}
 	if h.odds(12) {
 		c.Args, c.Problem = `{"a":`, "not JSON: ends too early"
@@ -514,6 +556,7 @@ func (h *history) randomSpec() loop.Spec {
 	l.FinalOutput = rarely[int64](h, 1024, 256, 16)
 	l.IdenticalIters, l.ErrorIters, l.InvalidIters = 2+h.below(3), 1+h.below(3), 1+h.below(3)
 	l.Reasks = h.below(3)
+	l.ActiveChildren, l.Children = rarely(h, 4, 0, 1), rarely(h, 16, 1)
 	l.NoProgressStops, l.CountInput = h.odds(4), h.odds(4)
 	spec := loop.Spec{
 		Agent: "agents/test", AgentVersion: 1, Input: "please", Limits: l, Price: h.randomPrice(),
@@ -530,6 +573,9 @@ func (h *history) randomSpec() loop.Spec {
 	}
 	if h.odds(8) {
 		spec.Attachments = []loop.Part{attachment(pick(h, "image", "notes", "pdf"))}
+	}
+	if h.odds(4) {
+		spec.Definition.OnDoubt = loop.DoubtTellsModel
 	}
 	if h.odds(3) {
 		spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)
@@ -561,6 +607,11 @@ func tools() []loop.ToolSpec {
 		return loop.ToolSpec{Name: name, Schema: json.RawMessage(`{"type":"object"}`), Effect: e, Timeout: time.Second, MaxResultBytes: 16 << 10}
 	}
 	look := spec("look", loop.ReadOnly)
-	look.Pollable = true
-	return []loop.ToolSpec{look, spec("mail", loop.SideEffect), spec("put", loop.Idempotent), spec("refund", loop.Irreversible), spec("vague", "")}
+	look.Pollable, look.HTTP = true, &loop.HTTPSpec{Method: "GET", URL: "http://x"}
+	mail, ask, pay, wait := spec("mail", loop.SideEffect), spec("ask", loop.ReadOnly), spec("pay", loop.SideEffect), spec("wait", loop.ReadOnly)
+	finish, team := spec("finish", loop.ReadOnly), spec("team", loop.Idempotent)
+	mail.Verify, ask.Client, pay.Client = "look", &loop.ClientSpec{}, &loop.ClientSpec{Wait: time.Minute}
+	wait.Builtin, finish.Builtin = loop.BuiltinWait, loop.BuiltinFinish
+	team.Child = &loop.ChildSpec{Spec: loop.Spec{Agent: "agents/team", Definition: loop.AgentSpec{Model: "sim/one"}, Limits: loop.Defaults()}}
+	return []loop.ToolSpec{look, mail, spec("put", loop.Idempotent), spec("refund", loop.Irreversible), spec("vague", ""), ask, pay, wait, finish, team}
 }

@@ -14,8 +14,12 @@ type call struct {
 	skip      string // why it may not run, whatever it asks for; empty: it may
 	print     string // callPrint
 	result    string // result fingerprint
-	until     time.Time
 	doubtNote string
+	doubted   time.Time // since when it is in doubt
+	verify    time.Time // when to ask again whether it took effect; zero: at once
+	told      bool      // in doubt, and the model has been told so
+	poll      *polled   // of the built-in wait
+	child     *child    // of a call that a child run answers
 }
 
 // ledger holds every call of the run. It outlives anything that happens to the
@@ -23,8 +27,9 @@ type call struct {
 type ledger struct {
 	byID    map[string]*call
 	order   []string
-	batch   []string // calls of the answer that is being worked on, in call order
-	started int      // first sends, for the cap
+	batch   []string       // calls of the answer that is being worked on, in call order
+	started int            // first sends, for the cap
+	denials map[string]int // by tool: denials in a row
 	changed []string
 }
 
@@ -56,7 +61,7 @@ func (l *ledger) get(id string, states ...CallState) (*call, error) {
 func (l *ledger) open() []*call {
 	var calls []*call
 	for _, id := range l.batch {
-		if c := l.byID[id]; !c.State.Final() {
+		if c := l.byID[id]; !c.State.Final() && !c.told {
 			calls = append(calls, c)
 		}
 	}
@@ -72,7 +77,23 @@ func (l *ledger) twin(c *call) *call {
 			return nil
 		}
 		if t.print == c.print && (t.State == CallStarted || t.State == CallInDoubt || t.State == CallSucceeded ||
-			t.State == CallAwaitingApproval || t.State == CallApproved || t.State == CallPlanned && t.skip == "") {
+			t.State == CallOffered || t.State == CallAwaitingApproval || t.State == CallApproved || t.State == CallPlanned && t.skip == "") {
+			return t
+		}
+	}
+	return nil
+}
+
+// done finds another call with the same tool and arguments that has had its
+// effect, or may have, or is about to be started.
+func (l *ledger) done(c *call, starting []*call) *call {
+	if c.Effect.Repeatable() {
+		return nil
+	}
+	for _, id := range l.order {
+		t := l.byID[id]
+		if t != c && t.print == c.print && (t.State == CallStarted || t.State == CallOffered || t.State == CallInDoubt ||
+			t.State == CallSucceeded || slices.Contains(starting, t)) {
 			return t
 		}
 	}
@@ -80,12 +101,15 @@ func (l *ledger) twin(c *call) *call {
 }
 
 func (l *ledger) applyRefused(e CallRefused, at time.Time) error {
-	c, err := l.get(e.CallID, CallPlanned, CallAwaitingApproval, CallApproved, CallStarted)
+	c, err := l.get(e.CallID, CallPlanned, CallAwaitingApproval, CallApproved, CallStarted, CallOffered)
 	if err != nil {
 		return err
 	}
 	switch e.Outcome {
 	case OutcomeDenied:
+		if c.State == CallAwaitingApproval { // nobody decided in time
+			l.deny(c)
+		}
 		c.State = CallDenied
 	case OutcomeSkipped:
 		c.State = CallSkipped
@@ -112,17 +136,17 @@ func (c *call) neverAgain(why string) string {
 	return "The call was interrupted and may have run; it was not repeated: " + why + "."
 }
 
-func (l *ledger) applyRequested(e ApprovalRequested) error {
+func (l *ledger) applyRequested(e ApprovalRequested, at time.Time) error {
 	c, err := l.get(e.CallID, CallPlanned)
 	if err != nil {
 		return err
 	}
-	c.State, c.until = CallAwaitingApproval, e.Until
+	c.State, c.Until, c.Asked, c.AskedAt = CallAwaitingApproval, e.Until, e.Reason, at
 	l.touch(c)
 	return nil
 }
 
-func (l *ledger) applyDecided(e ApprovalDecided, at time.Time) error {
+func (l *ledger) applyDecided(run RunRef, e ApprovalDecided, at time.Time) error {
 	c, err := l.get(e.CallID, CallAwaitingApproval)
 	if err != nil {
 		return err
@@ -131,10 +155,17 @@ func (l *ledger) applyDecided(e ApprovalDecided, at time.Time) error {
 		return fmt.Errorf("approval of call %q is bound to other arguments: %w", e.CallID, ErrImpossible)
 	}
 	l.touch(c)
+	c.Until, c.DecidedAt, c.DecidedBy, c.Decision = time.Time{}, at, e.By, e.Reason
 	if e.Approved {
 		c.State = CallApproved
+		delete(l.denials, c.Call.Name)
+		if e.Args != "" && e.Args != c.Call.Args {
+			c.Edited, c.Call.Args = e.Args, e.Args
+			c.ArgsHash, c.print = ArgsHash(run, c.Call), callPrint(c.spec, c.Call) //nolint:forbidigo // a field, not the builtin
+		}
 		return nil
 	}
+	l.deny(c)
 	c.State = CallDenied
 	reason := e.Reason
 	if reason == "" {
@@ -146,7 +177,7 @@ func (l *ledger) applyDecided(e ApprovalDecided, at time.Time) error {
 }
 
 func (l *ledger) applyBegun(e CallBegun, at time.Time) error {
-	c, err := l.get(e.CallID, CallPlanned, CallApproved, CallStarted)
+	c, err := l.get(e.CallID, CallPlanned, CallApproved, CallStarted, CallOffered)
 	if err != nil {
 		return err
 	}
@@ -156,8 +187,10 @@ func (l *ledger) applyBegun(e CallBegun, at time.Time) error {
 		return fmt.Errorf("call %q (%s, %s) cannot start as attempt %d: %w", e.CallID, c.Effect, c.State, e.Attempt, ErrImpossible)
 	}
 	if c.Attempt == 0 {
-		l.started++
 		c.StartedAt = at
+		if c.spec.Builtin != BuiltinFinish { // an answer, not a call
+			l.started++
+		}
 	}
 	c.State, c.Attempt, c.Key = CallStarted, e.Attempt, e.Key
 	l.touch(c)
@@ -165,7 +198,7 @@ func (l *ledger) applyBegun(e CallBegun, at time.Time) error {
 }
 
 func (l *ledger) applyFinished(e CallFinished, at time.Time) error {
-	c, err := l.get(e.CallID, CallStarted)
+	c, err := l.get(e.CallID, CallStarted, CallOffered)
 	if err != nil {
 		return err
 	}
@@ -188,12 +221,12 @@ func (l *ledger) applyFinished(e CallFinished, at time.Time) error {
 	return nil
 }
 
-func (l *ledger) applyDoubted(e CallDoubted) error {
-	c, err := l.get(e.CallID, CallStarted)
+func (l *ledger) applyDoubted(e CallDoubted, at time.Time) error {
+	c, err := l.get(e.CallID, CallStarted, CallOffered)
 	if err != nil {
 		return err
 	}
-	c.State, c.Outcome, c.until, c.doubtNote = CallInDoubt, OutcomeUnknown, e.Until, e.Reason
+	c.State, c.Outcome, c.Until, c.doubtNote, c.doubted = CallInDoubt, OutcomeUnknown, e.Until, e.Reason, at
 	l.touch(c)
 	return nil
 }
@@ -204,6 +237,10 @@ func (l *ledger) applyResolved(e CallResolved, at time.Time) error {
 		return err
 	}
 	l.touch(c)
+	c.Until = time.Time{}
+	if e.Resolution == ResolvedRetry && c.told {
+		return fmt.Errorf("call %q cannot be retried, the model was told of it: %w", e.CallID, ErrImpossible)
+	}
 	switch e.Resolution {
 	case ResolvedSucceeded:
 		c.State = CallSucceeded
@@ -225,6 +262,6 @@ func (l *ledger) applyResolved(e CallResolved, at time.Time) error {
 }
 
 // Doubt is the event for a send whose outcome nobody knows.
-func Doubt(send Send, reason string, now time.Time) CallDoubted {
-	return CallDoubted{CallID: send.Call.ID, Attempt: send.Attempt, Reason: reason, Until: now.Add(doubtWait)}
+func (s *State) Doubt(send Send, reason string, now time.Time) CallDoubted {
+	return CallDoubted{CallID: send.Call.ID, Attempt: send.Attempt, Reason: reason, Until: s.patience(now, doubtWait)}
 }

@@ -27,7 +27,10 @@ type Limits struct {
 	Reasks          int           `json:"reasks"`                // times a final answer is sent back for correction
 	StopAt          float64       `json:"stop_at"`               // share of the context window at which the run wraps up
 	CountInput      bool          `json:"count_input,omitempty"` // true: where the bound by bytes fits no budget, the provider's own count plus a margin is trusted instead
-	NoProgressStops bool          `json:"no_progress_stop"`      // true: a no-progress trip stops at once, without a wrap-up call
+	ChildDepth      int           `json:"child_depth,omitempty"` // how deep runs may start runs
+	ActiveChildren  int           `json:"active_children,omitempty"`
+	Children        int           `json:"children,omitempty"` // child runs started, in the whole run
+	NoProgressStops bool          `json:"no_progress_stop"`   // true: a no-progress trip stops at once, without a wrap-up call
 }
 
 // Defaults are the limits of a run whose agent and request set none. The
@@ -40,6 +43,7 @@ func Defaults() Limits {
 		ToolCalls: 40, CallsPerAnswer: 8, ParallelCalls: 4,
 		IdenticalIters: 3, ErrorIters: 3, InvalidIters: 3,
 		FinalOutput: 1024, AnswerOutput: 4096, Reasks: 2, StopAt: 0.80,
+		ChildDepth: 1, ActiveChildren: 4, Children: 16,
 	}
 }
 
@@ -51,6 +55,7 @@ func Ceilings() Limits {
 		ToolCalls: 500, CallsPerAnswer: 64, ParallelCalls: 16,
 		IdenticalIters: 10, ErrorIters: 10, InvalidIters: 10,
 		FinalOutput: 32_768, AnswerOutput: 128_000, Reasks: 5, StopAt: 0.95,
+		ChildDepth: 2, ActiveChildren: 16, Children: 64,
 	}
 }
 
@@ -89,6 +94,9 @@ func (l Limits) Validate(ceiling Limits) []*LimitError {
 	check("final_answer_max_output_tokens", l.FinalOutput, 16, ceiling.FinalOutput)
 	check("answer_max_output_tokens", l.AnswerOutput, 16, ceiling.AnswerOutput)
 	check("max_reasks", int64(l.Reasks), 0, int64(ceiling.Reasks))
+	check("max_child_depth", int64(l.ChildDepth), 0, int64(ceiling.ChildDepth))
+	check("max_active_children", int64(l.ActiveChildren), 0, int64(ceiling.ActiveChildren))
+	check("max_children", int64(l.Children), 0, int64(ceiling.Children))
 	errs = append(errs, l.validateMeasures(ceiling)...)
 	return errs
 }

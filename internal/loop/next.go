@@ -2,7 +2,6 @@ package loop
 
 import (
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -65,7 +64,7 @@ func (s *State) settleLost(now time.Time) Action {
 	for _, c := range s.calls.open() {
 		if c.State == CallStarted && !c.Effect.Repeatable() {
 			facts = append(facts, CallDoubted{
-				CallID: c.Call.ID, Attempt: c.Attempt, Until: now.Add(doubtWait),
+				CallID: c.Call.ID, Attempt: c.Attempt, Until: s.patience(now, doubtWait),
 				Reason: "the worker was lost after the call was started; it may have run",
 			})
 		}
@@ -82,17 +81,26 @@ func (s *State) endOfPatience(now time.Time) Action {
 	l := s.spec.Limits
 	switch {
 	case s.cancel != nil:
+		if a := s.unwind(now, "the run that started it was cancelled"); a != nil {
+			return a
+		}
 		msg := "the run was cancelled"
 		if s.cancel.Reason != "" {
 			msg += ": " + s.cancel.Reason
 		}
 		return s.finish(StateCancelled, Stop{Reason: Cancelled, Message: msg})
 	case s.tenure.recoveries >= maxRecoveries:
+		if a := s.unwind(now, "the run that started it could not go on"); a != nil {
+			return a
+		}
 		return s.finish(StateFailed, Stop{
 			Reason: RecoveryExhausted, Observed: fmt.Sprint(s.tenure.recoveries), Limit: fmt.Sprint(maxRecoveries),
 			Message: "the workers that drove this run died again and again without progress",
 		})
 	case now.Sub(s.createdAt) >= l.WallTime:
+		if a := s.unwind(now, "the run that started it is out of time"); a != nil {
+			return a
+		}
 		return s.stopOn(Tripped{
 			Guard: "wall_time", Reason: WallTime, Observed: now.Sub(s.createdAt).Round(time.Second).String(), Limit: l.WallTime.String(),
 			Message: "the run is older than it may get, waits included",
@@ -108,24 +116,12 @@ func (s *State) nextCalls(now time.Time) Action {
 	if len(open) == 0 {
 		return nil
 	}
-	g := gate{s: s, now: now, late: s.tenure.elapsed(now) >= s.spec.Limits.Deadline-s.spec.Limits.wrapUpSlice()}
+	late := s.tenure.elapsed(now) >= s.spec.Limits.Deadline-s.spec.Limits.wrapUpSlice()
+	g := gate{s: s, now: now, late: late, finishing: finishing(open)}
 	for _, c := range open {
 		g.judge(c)
 	}
-	if g.unresolved != nil {
-		return s.stopOn(*g.unresolved)
-	}
-	facts := slices.Concat(g.refused, g.asked)
-	for _, send := range g.sends {
-		facts = append(facts, CallBegun{CallID: send.Call.ID, Attempt: send.Attempt, Key: send.Key})
-	}
-	switch {
-	case len(g.sends) > 0:
-		return CallTools{intent{facts}, g.sends, s.spec.Limits.ParallelCalls, s.workDeadline(now)}
-	case len(facts) > 0:
-		return Record{intent{facts}}
-	}
-	return Suspend{intent{[]Body{Suspended{Reason: g.wait, Until: s.inLifetime(g.until)}}}}
+	return g.action()
 }
 
 // afterFailure decides what follows a model call that brought no answer.
@@ -169,6 +165,22 @@ func (s *State) afterFailure(now time.Time) Action {
 		}
 	}
 	return s.finish(StateFailed, stop)
+}
+
+// patience is until when something outside is waited for: so long, but not to the
+// end of the run's wall time. What is left then is enough to go on without it.
+func (s *State) patience(now time.Time, wait time.Duration) time.Time {
+	end := s.createdAt.Add(s.spec.Limits.WallTime - s.lastStretch())
+	if end.Before(now) {
+		end = now
+	}
+	return earliest(now.Add(wait), end)
+}
+
+// lastStretch is the end of the wall time that is kept for going on without what
+// never came.
+func (s *State) lastStretch() time.Duration {
+	return min(s.spec.Limits.Deadline, s.spec.Limits.WallTime/4)
 }
 
 // inLifetime brings a wait forward to the end of the run's wall time: there is
@@ -343,7 +355,7 @@ func (s *State) finish(state RunState, stop Stop) Action {
 func (s *State) finishAfter(facts []Body, state RunState, stop Stop, partial bool) Action {
 	for _, c := range s.calls.open() {
 		switch c.State {
-		case CallPlanned, CallAwaitingApproval, CallApproved, CallStarted:
+		case CallPlanned, CallAwaitingApproval, CallApproved, CallStarted, CallOffered:
 			facts = append(facts, CallRefused{CallID: c.Call.ID, Outcome: OutcomeCancelled, Content: c.neverAgain("the run ended first")})
 		}
 	}

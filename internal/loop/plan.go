@@ -99,7 +99,7 @@ func (s *State) fitCost(p plan, final int64) plan {
 		return p
 	}
 	price := s.chain.price()
-	free := s.spec.Limits.Cost - s.spend.cost.Total()
+	free := s.spec.Limits.Cost - s.spend.committed()
 	worst := func(p plan) USD {
 		cost := price.Bound(p.input, p.output)
 		if final > 0 {
@@ -128,7 +128,7 @@ func (s *State) fitCost(p plan, final int64) plan {
 func (s *State) planWrapUp(now time.Time) plan {
 	l, price := s.spec.Limits, s.chain.price()
 	p := plan{purpose: PurposeWrapUp, input: s.inputBound(), output: l.FinalOutput}
-	free := l.Cost - s.spend.cost.Total()
+	free := l.Cost - s.spend.committed()
 	if price.MaxOutput > 0 {
 		p.output = min(p.output, price.MaxOutput)
 	}
@@ -139,7 +139,7 @@ func (s *State) planWrapUp(now time.Time) plan {
 	}
 	p.hold = price.Bound(p.input, p.output)
 	late := s.tenure.elapsed(now) >= l.Deadline
-	tooMany := s.spend.calls >= l.ModelCalls
+	tooMany := s.spend.calls+s.spend.childCalls >= l.ModelCalls
 	if late || tooMany || p.output < min(minFinal, l.FinalOutput) || p.hold > free {
 		t := *s.final // the trip that asked for it stays the reason; there is just no text
 		p.refused = &t

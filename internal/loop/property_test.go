@@ -70,12 +70,13 @@ type audit struct {
 
 	calls     map[string]loop.ToolCall // by id, from the answers
 	effects   map[string]loop.Effect
-	state     map[string]string // by id: "begun", "doubt", "retry", or an outcome
-	approved  map[string]string // by id, the hash
-	effected  map[string]int    // by id: times it may have changed the world
-	retries   map[string]int    // by id: times somebody allowed another send
-	begun     int               // first sends
-	perAnswer map[string]int    // first sends by the answer's part of the call id
+	state     map[string]string             // by id: "begun", "doubt", "retry", or an outcome
+	approved  map[string]string             // by id, the hash
+	effected  map[string]int                // by id: times it may have changed the world
+	retries   map[string]int                // by id: times somebody allowed another send
+	begun     int                           // first sends
+	alive     map[string]loop.CallHandedOut // by call id: child runs that have not ended
+	perAnswer map[string]int                // first sends by the answer's part of the call id
 
 	final, stopped, cancelled bool
 	finished                  *loop.Finished
@@ -85,7 +86,7 @@ func newAudit(t *rapid.T, spec loop.Spec) *audit {
 	a := &audit{
 		t: t, limits: spec.Limits, prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
-		approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
+		alive: map[string]loop.CallHandedOut{}, approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
 	}
 	for _, p := range spec.FallbackPrices {
 		a.prices[p.Model] = p
@@ -127,6 +128,21 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		a.settle(b.Usage, b.Cost, worked)
 	case loop.CallBegun:
 		a.callBegun(b)
+	case loop.CallHandedOut:
+		a.handedOut(b)
+	case loop.ChildFinished:
+		a.childFinished(b)
+	case loop.ResultSubmitted:
+		a.state[b.CallID] = string(b.Outcome)
+	case loop.CallPolled:
+		a.state[b.CallID] = "polled"
+	case loop.CallVerified:
+		switch {
+		case b.Found:
+			a.state[b.CallID] = string(loop.ResolvedSucceeded)
+		case b.Settled:
+			a.state[b.CallID] = string(loop.ResolvedNotExecuted)
+		}
 	case loop.CallFinished:
 		a.state[b.CallID] = string(b.Outcome)
 	case loop.CallDoubted:
@@ -136,8 +152,12 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 	case loop.ApprovalRequested:
 		a.quiet("an approval is asked for")
 	case loop.ApprovalDecided:
-		if b.Approved {
-			a.approved[b.CallID] = b.ArgsHash
+		if c := a.calls[b.CallID]; b.Approved {
+			if b.Args != "" {
+				c.Args = b.Args
+				a.calls[b.CallID] = c
+			}
+			a.approved[b.CallID] = loop.ArgsHash(theRun, c)
 		}
 	case loop.Tripped:
 		a.final = a.final || b.Verdict == loop.VerdictFinalTurn
@@ -146,6 +166,9 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		a.cancelled = true
 	case loop.Finished:
 		a.finished = &b
+		if len(a.alive) > 0 {
+			a.t.Fatalf("the run ends before its child runs %v", a.alive)
+		}
 		if b.State == loop.StateSucceeded && (a.final || a.stopped || a.cancelled) {
 			a.t.Fatalf("SUCCEEDED after final turn %v, stop %v, cancel %v", a.final, a.stopped, a.cancelled)
 		}
@@ -156,12 +179,17 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 // budgets must hold after every single event.
 func (a *audit) budgets(h loop.Head) {
 	l := a.limits
+	var children loop.USD
+	childTokens := int64(0)
+	for _, out := range a.alive {
+		children, childTokens = children+out.Hold, childTokens+out.Tokens
+	}
 	switch {
-	case a.committed+a.held > l.Cost:
-		a.t.Fatalf("committed %s + held %s is above the limit %s", a.committed, a.held, l.Cost)
-	case a.committed != h.Cost.Total() || a.held != h.Held || a.usage != h.Usage:
+	case a.committed+a.held+children > l.Cost:
+		a.t.Fatalf("committed %s + held %s + held for children %s is above the limit %s", a.committed, a.held, children, l.Cost)
+	case a.committed != h.Cost.Total() || a.held+children != h.Held || a.usage != h.Usage:
 		a.t.Fatalf("the head has cost %s, held %s, usage %+v; the events %s, %s, %+v", h.Cost.Total(), h.Held, h.Usage, a.committed, a.held, a.usage)
-	case a.tokens > l.TotalTokens || a.output > l.OutputTokens:
+	case a.tokens+childTokens > l.TotalTokens || a.output > l.OutputTokens:
 		a.t.Fatalf("%d tokens of %d, %d output tokens of %d", a.tokens, l.TotalTokens, a.output, l.OutputTokens)
 	case h.Iterations > l.Iterations:
 		a.t.Fatalf("%d iterations of %d", h.Iterations, l.Iterations)
@@ -260,7 +288,7 @@ func (a *audit) callBegun(b loop.CallBegun) {
 	if b.Key != "loopd:r-1:"+b.CallID {
 		a.t.Fatalf("call %s has key %q", b.CallID, b.Key)
 	}
-	if b.Attempt == 1 {
+	if b.Attempt == 1 && a.calls[b.CallID].Name != "finish" {
 		a.begun++
 		answer, _, _ := strings.Cut(b.CallID, "-")
 		a.perAnswer[answer]++
@@ -269,6 +297,30 @@ func (a *audit) callBegun(b loop.CallBegun) {
 		}
 	}
 	a.state[b.CallID] = "begun"
+}
+
+// handedOut is the start of a call that somebody else runs.
+func (a *audit) handedOut(b loop.CallHandedOut) {
+	a.callBegun(loop.CallBegun{CallID: b.CallID, Attempt: b.Attempt, Key: b.Key})
+	if b.Child == nil {
+		return
+	}
+	l := b.Child.Limits
+	if b.Hold <= 0 || l.Cost > b.Hold || l.TotalTokens > b.Tokens || l.Deadline > a.limits.Deadline || l.WallTime > a.limits.WallTime {
+		a.t.Fatalf("child of call %s may go beyond what its parent holds: %+v", b.CallID, l)
+	}
+	if _, twice := a.alive[b.CallID]; twice {
+		a.t.Fatalf("call %s starts two child runs", b.CallID)
+	}
+	a.alive[b.CallID] = b
+}
+
+func (a *audit) childFinished(b loop.ChildFinished) {
+	delete(a.alive, b.CallID)
+	a.committed += b.Cost.Total()
+	a.usage = a.usage.Add(b.Usage)
+	a.tokens += b.Tokens
+	a.state[b.CallID] = string(b.State)
 }
 
 func (a *audit) resolved(b loop.CallResolved) {

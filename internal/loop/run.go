@@ -18,12 +18,24 @@ type AgentSpec struct {
 	Instructions string          `json:"instructions,omitempty"`
 	Tools        []ToolSpec      `json:"tools,omitempty"` // sorted by name
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
-	Temperature  *float64        `json:"temperature,omitempty"`
-	Reasoning    Reasoning       `json:"reasoning,omitzero"`
+	// OnDoubt says what happens to a call in doubt: the run waits for a word, or the
+	// model is told that the outcome is unknown. Empty is DoubtWaits.
+	OnDoubt     DoubtRule `json:"on_doubt,omitempty"`
+	Temperature *float64  `json:"temperature,omitempty"`
+	Reasoning   Reasoning `json:"reasoning,omitzero"`
 	// Fallbacks are the models to go on with, in order, when the one before cannot
 	// answer. Each has its row in Spec.FallbackPrices.
 	Fallbacks []string `json:"fallbacks,omitempty"`
 }
+
+// DoubtRule is what happens to a call in doubt.
+type DoubtRule string
+
+// The rules for doubt.
+const (
+	DoubtWaits      DoubtRule = "wait"
+	DoubtTellsModel DoubtRule = "tell_model"
+)
 
 // Tool finds a tool by its exact name.
 func (a AgentSpec) Tool(name string) (ToolSpec, bool) {
@@ -46,10 +58,21 @@ type Spec struct {
 	Limits       Limits    `json:"limits"`
 	Price        Price     `json:"price"` // of Definition.Model
 	// FallbackPrices are the rows of Definition.Fallbacks, in the same order.
-	FallbackPrices []Price           `json:"fallback_prices,omitempty"`
-	Labels         map[string]string `json:"labels,omitempty"`
-	Source         string            `json:"source,omitempty"`      // the door it came through: "rest", "grpc", "cli"
-	Traceparent    string            `json:"traceparent,omitempty"` // W3C trace context of the caller
+	FallbackPrices []Price `json:"fallback_prices,omitempty"`
+
+	// Of a child run: the call of the parent that it answers.
+	Parent      *ParentRef        `json:"parent,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Source      string            `json:"source,omitempty"`      // the door it came through: "rest", "grpc", "cli"; "run" for a child
+	Traceparent string            `json:"traceparent,omitempty"` // W3C trace context of the caller
+}
+
+// ParentRef names the call that a child run answers.
+type ParentRef struct {
+	RunID  string `json:"run_id"`
+	CallID string `json:"call_id"`
+	RootID string `json:"root_id"` // of the whole tree
+	Depth  int    `json:"depth"`   // of the child, from 1
 }
 
 // RunState is where a run stands.
@@ -167,11 +190,27 @@ type Head struct {
 	EndedAt         time.Time // zero: not yet
 	WaitUntil       time.Time // zero: waits for nothing with a deadline
 	RequiredActions []RequiredAction
+	SideEffects     []SideEffectHead
+}
+
+// SideEffectHead is one entry of the ledger of what the run did, or may have
+// done, in the world: calls that are not READ_ONLY and were sent. Those of child
+// runs are in it.
+type SideEffectHead struct {
+	CallID   string    `json:"call_id"`
+	RunID    string    `json:"run_id,omitempty"` // of the child run that sent it; empty: the run itself
+	Tool     string    `json:"tool"`
+	Effect   Effect    `json:"effect"`
+	ArgsHash string    `json:"args_hash"`
+	Key      string    `json:"key"`
+	State    CallState `json:"state"`
+	Outcome  Outcome   `json:"outcome,omitempty"`
 }
 
 // RequiredAction is something a person or a client must do before the run goes on.
 type RequiredAction struct {
-	Kind     string    `json:"kind"` // "approve" or "resolve"
+	Kind     string    `json:"kind"` // "approve", "resolve", "submit" (a client's tool) or "answer" (a question)
+	Attempt  int       `json:"attempt,omitempty"`
 	CallID   string    `json:"call_id"`
 	Tool     string    `json:"tool"`
 	Args     string    `json:"args"`
@@ -194,6 +233,30 @@ type CallHead struct {
 	Bytes      int64
 	StartedAt  time.Time
 	FinishedAt time.Time
+	Until      time.Time // of a call that waits for an approval, a result or a word: the deadline
+	ChildID    string    // the run that a call of an agent started
+
+	// Of a call that needs approval, or needed it.
+	Asked     string    // why: the effect, or the condition that holds; empty: it needs none
+	AskedAt   time.Time // when it was put before a person
+	DecidedAt time.Time
+	DecidedBy string
+	Decision  string // the reason that was given
+	Edited    string // the arguments that were approved instead of the model's; empty: the model's
+}
+
+// ChildStart creates a child run, in the transaction of the event that hands the
+// call out.
+type ChildStart struct {
+	ID   string
+	Spec Spec
+}
+
+// Outgoing is a signal from one run to another of the same tenant, sent in the
+// transaction that makes it true.
+type Outgoing struct {
+	RunID string
+	Body  Body
 }
 
 // Lease is a worker's right to append to one run. The epoch fences it: a write

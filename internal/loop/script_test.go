@@ -30,6 +30,7 @@ import (
 //	accept, reject PROBLEM         the output contract
 //	wait DURATION, crash, drain    a drain gives up the model call in flight
 type script struct {
+	verify  loop.VerifyCall // asked, not answered
 	t       *testing.T
 	out     []string
 	spec    loop.Spec
@@ -130,6 +131,10 @@ func (s *script) begin(words []string) {
 			s.spec.Price.ImageTokens = s.number(value)
 		case "schema":
 			s.spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)
+		case "tell_model":
+			s.spec.Definition.OnDoubt = loop.DoubtTellsModel
+		case "depth":
+			s.spec.Parent = &loop.ParentRef{RunID: "r-0", CallID: "c1-1", RootID: "r-0", Depth: int(s.number(value))}
 		case "native":
 			s.native = true
 		case "window":
@@ -164,7 +169,27 @@ func parseTool(text string) loop.ToolSpec {
 	if words[1] != "none" {
 		spec.Effect = loop.Effect(strings.ToUpper(words[1]))
 	}
-	spec.Pollable = len(words) > 2
+	for _, w := range words[2:] {
+		what, value, _ := strings.Cut(w, "=")
+		switch what {
+		case "poll":
+			spec.Pollable, spec.HTTP = true, &loop.HTTPSpec{Method: "GET", URL: "http://x"}
+		case "client":
+			spec.Client = &loop.ClientSpec{}
+		case "ask_human", "wait", "finish":
+			spec.Builtin = loop.Builtin(what)
+		case "always":
+			spec.Approval.Mode = loop.ApprovalAlways
+		case "verify":
+			spec.Verify = value
+		case "agent":
+			spec.Child = &loop.ChildSpec{HandOver: value == "hand_over", Spec: loop.Spec{
+				Agent: "agents/" + spec.Name, Definition: loop.AgentSpec{Model: "sim/one"}, Limits: loop.Defaults(),
+			}}
+		default:
+			spec.Pollable = true
+		}
+	}
 	return spec
 }
 
@@ -224,11 +249,22 @@ func (s *script) world(verb, rest string) {
 		outcome, content, _ := strings.Cut(text, " ")
 		s.result(id, loop.Outcome(outcome), content)
 	case "doubt":
-		s.append(loop.Doubt(s.sent(id), text, s.now))
+		s.append(s.state.Doubt(s.sent(id), text, s.now))
 	case "approve":
 		s.signal(loop.ApprovalDecided{CallID: id, ArgsHash: s.argsHash(id), Approved: true, By: "ann"})
 	case "deny":
 		s.signal(loop.ApprovalDecided{CallID: id, ArgsHash: s.argsHash(id), Reason: text, By: "ann"})
+	case "edit":
+		s.signal(loop.ApprovalDecided{CallID: id, ArgsHash: s.argsHash(id), Approved: true, By: "ann", Args: text})
+	case "submit":
+		attempt, rest, _ := strings.Cut(text, " ")
+		outcome, content, _ := strings.Cut(rest, " ")
+		s.signal(loop.ResultSubmitted{CallID: id, Attempt: int(s.number(attempt)), Outcome: loop.Outcome(outcome), Content: content, By: "app"})
+	case "child":
+		s.childEnds(id, text)
+	case "verify":
+		s.busy = false
+		s.append(s.verify.Verified(loop.ToolReply{Outcome: loop.Outcome(id), Content: text}, s.now))
 	case "resolve":
 		resolution, result, _ := strings.Cut(text, " ")
 		s.signal(loop.CallResolved{CallID: id, Resolution: loop.Resolution(resolution), Result: result, By: "ann"})
@@ -267,6 +303,30 @@ func (s *script) signal(b loop.Body) {
 		s.claim(false)
 	}
 	s.append(b)
+}
+
+// childEnds is a child run that reports to its parent.
+func (s *script) childEnds(id, text string) {
+	words := strings.SplitN(text, " ", 3)
+	var cost loop.USD
+	if err := cost.UnmarshalText([]byte(words[1])); err != nil {
+		s.t.Fatalf("child: %v", err)
+	}
+	answer := ""
+	if len(words) > 2 {
+		answer = words[2]
+	}
+	child := ""
+	for _, e := range s.journal {
+		if out, ok := e.Body.(loop.CallHandedOut); ok && out.CallID == id {
+			child = out.ChildID
+		}
+	}
+	s.signal(loop.ChildFinished{
+		CallID: id, ChildID: child, State: loop.RunState(strings.ToUpper(words[0])), Stop: loop.Stop{Reason: loop.IterationCap, Message: "as it ended"},
+		Answer: answer, Usage: loop.Usage{InputUncached: 500, Output: 50}, Tokens: 550, Cost: loop.Cost{Output: cost}, ModelCalls: 2,
+		SideEffects: []loop.SideEffectHead{{CallID: "c1-1", Tool: "mail", Effect: loop.SideEffect, State: loop.CallSucceeded, Key: "k"}},
+	})
 }
 
 func (s *script) wait(text string) {
@@ -320,9 +380,13 @@ func (s *script) answer(finish, rest string) {
 		default:
 			calls++
 			name, args, _ := strings.Cut(part, " ")
+			name, asks := strings.CutSuffix(name, "?")
 			call := loop.ToolCall{ID: fmt.Sprintf("c%d-%d", started.Call, calls), ProviderID: fmt.Sprint("toolu_", calls), Name: name, Args: args}
 			if bad, ok := strings.CutSuffix(name, "!"); ok {
 				call.Name, call.Problem = bad, "at $.order: expected a string, got nothing"
+			}
+			if asks {
+				call.Approval = "args.to == \"ann\""
 			}
 			body.Message.Parts = append(body.Message.Parts, loop.Part{Kind: loop.PartToolCall, Call: &call})
 		}
@@ -373,10 +437,15 @@ func (s *script) result(id string, o loop.Outcome, content string) {
 	for _, id := range ids {
 		send := s.sent(id)
 		shown, cut := loop.CutResult(content, send.MaxResult)
-		s.append(loop.CallFinished{
+		finished := loop.CallFinished{
 			CallID: id, Attempt: send.Attempt, Outcome: o, Content: shown, Cut: cut, Bytes: int64(len(content)),
 			ResultHash: s.prints.Result(send.Spec, o, content),
-		})
+		}
+		if send.Poll != nil {
+			s.append(send.Poll.Judge(finished))
+			continue
+		}
+		s.append(finished)
 	}
 }
 
@@ -398,7 +467,7 @@ func (s *script) settle() {
 		}
 		s.append(action.Intent()...)
 		switch a := action.(type) {
-		case loop.Record, loop.End:
+		case loop.Record, loop.End, loop.HandOut:
 		case loop.CallModel:
 			s.model, s.busy = &a, true
 			s.tell(a.Request)
@@ -408,6 +477,9 @@ func (s *script) settle() {
 				s.sends[send.Call.ID] = send
 				s.printf("send %s %s %s attempt=%d", send.Call.ID, send.Call.Name, send.Call.Args, send.Attempt)
 			}
+		case loop.VerifyCall:
+			s.verify, s.busy = a, true
+			s.printf("verify %s with %s %s", a.CallID, a.Send.Call.Name, a.Send.Call.Args)
 		case loop.CountInput:
 			s.busy = true
 			s.printf("count_input")
@@ -441,8 +513,21 @@ func (s *script) say(b loop.Body) {
 	case loop.CallRefused:
 		s.printf("refuse %s %s %q", b.CallID, b.Outcome, b.Content)
 	case loop.ApprovalRequested:
-		s.printf("ask_approval %s until=+%s", b.CallID, b.Until.Sub(s.now))
+		s.printf("ask_approval %s until=+%s %q", b.CallID, b.Until.Sub(s.now), b.Reason)
 	case loop.CallBegun: // said with the send
+	case loop.CallHandedOut:
+		s.printf("hand_out %s attempt=%d until=+%s", b.CallID, b.Attempt, b.Until.Sub(s.now))
+		if b.Child != nil {
+			s.printf("  child %s hold=%s tokens=%d depth=%d input=%q", b.ChildID, b.Hold, b.Tokens, b.Child.Parent.Depth, b.Child.Input)
+		}
+	case loop.CallFinished:
+		s.printf("finished %s %s %q", b.CallID, b.Outcome, b.Content)
+	case loop.ChildCancelled:
+		s.printf("cancel_child %s %q", b.CallID, b.Reason)
+	case loop.ChildFinished:
+		s.printf("give_up_child %s cost=%s", b.CallID, b.Cost.Total())
+	case loop.DoubtTold:
+		s.printf("tell_doubt %s", b.CallID)
 	case loop.CallDoubted:
 		s.printf("in_doubt %s until=+%s %q", b.CallID, b.Until.Sub(s.now), b.Reason)
 	case loop.Tripped:

@@ -14,7 +14,14 @@ type spend struct {
 	calls     int           // dispatched model calls
 	failures  int           // in a row, for this request
 	retries   int           // in the whole run
-	failed    *ModelFailed  // the newest failure, until the next start
+
+	children    USD   // held for child runs that have not ended
+	childTokens int64 // likewise, tokens
+	childUsed   int64 // tokens of the child runs that ended, at the bound where nobody knows
+	childUsage  Usage // what they reported
+	childCalls  int   // their model calls
+
+	failed *ModelFailed // the newest failure, until the next start
 }
 
 func (p *spend) applyStarted(e ModelStarted) error {
@@ -67,8 +74,14 @@ func (p *spend) assume(reported Usage) {
 	})
 }
 
-// used is what counts against the token budgets.
-func (p *spend) used() Usage { return p.usage.Add(p.assumed) }
+// used is what counts against the token budgets. What child runs use counts in
+// total only: their output has limits of its own.
+func (p *spend) used() Usage {
+	return p.usage.Add(p.assumed).Add(Usage{InputUncached: p.childTokens + p.childUsed})
+}
+
+// committed is what was spent and what child runs may still spend.
+func (p *spend) committed() USD { return p.cost.Total().plus(p.children) }
 
 // settle ends the call in flight: the hold goes, what it really cost comes.
 func (p *spend) settle(n int, u Usage, c Cost) error {

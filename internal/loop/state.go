@@ -115,16 +115,30 @@ func (s *State) apply(e Event) error {
 	case CallRefused:
 		err = s.calls.applyRefused(b, e.At)
 	case ApprovalRequested:
-		err = s.calls.applyRequested(b)
+		err = s.calls.applyRequested(b, e.At)
 	case ApprovalDecided:
-		err = s.calls.applyDecided(b, e.At)
+		err = s.calls.applyDecided(s.run, b, e.At)
 	case CallBegun:
 		err = s.calls.applyBegun(b, e.At)
 	case CallFinished:
 		s.tenure.recoveries = 0
 		err = s.calls.applyFinished(b, e.At)
 	case CallDoubted:
-		err = s.calls.applyDoubted(b)
+		err = s.calls.applyDoubted(b, e.At)
+	case DoubtTold:
+		err = s.calls.applyTold(b)
+	case CallVerified:
+		err = s.calls.applyVerified(b, e.At)
+	case CallHandedOut:
+		err = s.applyHandedOut(b, e.At)
+	case ResultSubmitted:
+		err = s.applySubmitted(b, e.At)
+	case CallPolled:
+		err = s.calls.applyPolled(b)
+	case ChildCancelled:
+		err = s.calls.applyChildCancelled(b, e.At)
+	case ChildFinished:
+		err = s.applyChildFinished(b, e.At)
 	case CallResolved:
 		err = s.calls.applyResolved(b, e.At)
 	case Tripped:
@@ -282,12 +296,15 @@ func (s *State) closeBatch(e Event) {
 		c := s.calls.byID[id]
 		calls = append(calls, c)
 		m.Parts = append(m.Parts, Part{Kind: PartToolResult, Result: &ToolResult{
-			CallID: id, ProviderID: c.Call.ProviderID, Name: c.Call.Name, Outcome: c.Outcome, Content: c.Result,
+			CallID: id, ProviderID: c.Call.ProviderID, Name: c.Call.Name, Outcome: c.Outcome, Content: c.content(),
 		}})
 	}
 	s.calls.batch = nil
 	s.talk.add(m, e.Seq, s.iterations, e.At)
 	s.prints = append(s.prints, footprintOf(s.iterations, calls))
+	if text, ok := answerOf(calls); ok {
+		s.answer = &answered{finish: FinishDone, text: text, kept: true}
+	}
 }
 
 // Run names the run.
@@ -336,9 +353,15 @@ func (s *State) Accepts(b Body) bool {
 		c, err := s.calls.get(b.CallID, CallAwaitingApproval)
 		return err == nil && c.ArgsHash == b.ArgsHash
 	case CallResolved:
-		_, err := s.calls.get(b.CallID, CallInDoubt)
-		known := b.Resolution == ResolvedSucceeded || b.Resolution == ResolvedNotExecuted || b.Resolution == ResolvedRetry
+		c, err := s.calls.get(b.CallID, CallInDoubt)
+		known := b.Resolution == ResolvedSucceeded || b.Resolution == ResolvedNotExecuted || b.Resolution == ResolvedRetry && err == nil && !c.told
 		return err == nil && known
+	case ResultSubmitted:
+		c, err := s.calls.get(b.CallID, CallOffered)
+		return err == nil && c.Attempt == b.Attempt && c.owed()
+	case ChildFinished:
+		c, err := s.calls.get(b.CallID, CallOffered)
+		return err == nil && c.child != nil && c.ChildID == b.ChildID
 	}
 	return false
 }

@@ -1,0 +1,283 @@
+package loop
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// child is what a run knows of a child run.
+type child struct {
+	hold        USD
+	tokens      int64
+	cancelled   time.Time // when it was asked to end; zero: it was not
+	answer      string
+	sideEffects []SideEffectHead
+}
+
+// minChild is the least that a child run is started with: it could not even wrap
+// up with less.
+const minChild = MicroUSD * 100
+
+// handOutChild starts a child run with its share of what the parent has left. The
+// parent's own next call and its wrap-up stay paid for.
+func (g *gate) handOutChild(c *call, out CallHandedOut) {
+	s, l := g.s, g.s.spec.Limits
+	depth := 1
+	if s.spec.Parent != nil {
+		depth = s.spec.Parent.Depth + 1
+	}
+	active, total, same := s.calls.children(c)
+	active += g.spawned
+	hold, tokens := s.childShare(g.childrenToCome(c), g.granted, g.grantedTokens)
+	spec := c.spec.Child.Spec
+	hold, tokens = min(hold, spec.Limits.Cost), min(tokens, spec.Limits.TotalTokens)
+	work := l.Deadline - l.wrapUpSlice() - s.tenure.elapsed(g.now)
+	wall := s.createdAt.Add(l.WallTime - s.lastStretch()).Sub(g.now)
+	refusal := ""
+	switch {
+	case depth > l.ChildDepth:
+		refusal = fmt.Sprintf("agents may start agents %d deep", l.ChildDepth)
+	case total+g.spawned >= l.Children:
+		refusal = fmt.Sprintf("the run may start %d child runs and has started them", l.Children)
+	case active >= l.ActiveChildren:
+		refusal = fmt.Sprintf("%d child runs may be active at once", l.ActiveChildren)
+	case same >= maxSameChild:
+		refusal = "the same task was given to this agent before; what came of it stands"
+	case hold < min(minChild, spec.Limits.Cost) || tokens < 1 || work < time.Second || wall < time.Second:
+		refusal = "not enough money, tokens or time is left for a run of its own"
+	}
+	if refusal != "" {
+		g.refuse(c, OutcomeSkipped, "The agent was not started: "+refusal+".")
+		return
+	}
+	g.spawned++
+	g.granted, g.grantedTokens = g.granted.plus(hold), g.grantedTokens+tokens
+	spec.Input, spec.Source, spec.Labels, spec.Traceparent = inputOf(c.Call.Args), "run", s.spec.Labels, s.spec.Traceparent
+	spec.Limits.Cost, spec.Limits.TotalTokens = hold, tokens
+	spec.Limits.OutputTokens = min(spec.Limits.OutputTokens, tokens)
+	spec.Limits.Deadline, spec.Limits.WallTime = min(spec.Limits.Deadline, work), min(spec.Limits.WallTime, wall)
+	spec.Limits.ChildDepth = l.ChildDepth
+	spec.Parent = &ParentRef{RunID: s.run.ID, CallID: c.Call.ID, RootID: s.root(), Depth: depth}
+	out.ChildID, out.Child, out.Hold, out.Tokens = childID(s.run, c.Call.ID), &spec, hold, tokens
+	out.Until = g.now.Add(spec.Limits.WallTime + min(childMargin, s.lastStretch()/2))
+	g.handed = append(g.handed, out)
+}
+
+// maxSameChild is how often one task may be given to an agent: once more than
+// the first time, because the first may have failed by bad luck.
+const maxSameChild = 2
+
+// childMargin is how long a child run is waited for that is out of time or was
+// asked to end: a call that changes the world is let end as what it truly is.
+const childMargin = 5 * time.Minute
+
+// childShare is what one of n child runs may cost and use.
+func (s *State) childShare(n int, granted USD, grantedTokens int64) (USD, int64) {
+	l := s.spec.Limits
+	reads := s.inputBound() + s.lastResults
+	free := l.Cost - s.spend.committed() - granted - s.chain.price().Bound(reads, l.FinalOutput)
+	tokens := l.TotalTokens - s.spend.used().Total() - grantedTokens - reads - l.FinalOutput
+	return max(0, free/USD(n)), max(0, tokens/int64(n))
+}
+
+// childrenToCome counts the child runs that the batch still asks for, c included.
+func (g *gate) childrenToCome(c *call) int {
+	n := 0
+	for _, other := range g.s.calls.open() {
+		if other == c || n > 0 && other.spec.Child != nil && (other.State == CallPlanned || other.State == CallApproved) {
+			n++
+		}
+	}
+	return max(1, n)
+}
+
+// children counts the run's child runs: those that have not ended, all, and those
+// that were given the same task.
+func (l *ledger) children(c *call) (active, total, same int) {
+	for _, id := range l.order {
+		t := l.byID[id]
+		if t.child == nil {
+			continue
+		}
+		total++
+		if t.State == CallOffered {
+			active++
+		}
+		if t.print == c.print {
+			same++
+		}
+	}
+	return active, total, same
+}
+
+// adopt books what is held for a child run.
+func (s *State) adopt(c *call, e CallHandedOut) {
+	c.ChildID, c.child = e.ChildID, &child{hold: e.Hold, tokens: e.Tokens}
+	s.spend.children, s.spend.childTokens = s.spend.children.plus(e.Hold), s.spend.childTokens+e.Tokens
+}
+
+// applyChildFinished settles what was held with what was spent.
+func (s *State) applyChildFinished(e ChildFinished, at time.Time) error {
+	c, err := s.calls.get(e.CallID, CallOffered)
+	if err != nil {
+		return err
+	}
+	if c.child == nil || c.ChildID != e.ChildID {
+		return fmt.Errorf("call %q has no child run %q: %w", e.CallID, e.ChildID, ErrImpossible)
+	}
+	s.spend.settleChild(c.child, e)
+	c.child.answer, c.child.sideEffects = e.Answer, namedFor(e.ChildID, e.SideEffects)
+	outcome := OutcomePermanent
+	switch e.State {
+	case StateSucceeded:
+		c.State, outcome = CallSucceeded, OutcomeOK
+	case StateCancelled:
+		c.State, outcome = CallCancelled, OutcomeCancelled
+	default:
+		c.State = CallFailed
+	}
+	c.Until = time.Time{}
+	content, cut := CutResult(childReport(e, c.child.sideEffects), s.resultShare(c.spec))
+	c.Cut, c.Bytes = cut, int64(len(content))
+	c.close(outcome, content, digest("result", string(outcome), e.Answer), at)
+	s.calls.touch(c)
+	return nil
+}
+
+// settleChild frees the hold of a child run and books what it cost.
+func (p *spend) settleChild(c *child, e ChildFinished) {
+	p.children -= c.hold
+	p.childTokens -= c.tokens
+	p.childUsed += e.Tokens
+	p.childUsage, p.cost = p.childUsage.Add(e.Usage), p.cost.Add(e.Cost)
+	p.estimated = p.estimated.plus(e.Estimated)
+	p.childCalls += e.ModelCalls
+}
+
+// childReport is what the parent's model reads of a child run.
+func childReport(e ChildFinished, effects []SideEffectHead) string {
+	report := map[string]any{"status": e.State, "answer": e.Answer, "cost_usd": e.Cost.Total().String()}
+	if e.State != StateSucceeded {
+		report["stop_reason"], report["message"], report["partial"] = e.Stop.Reason, e.Stop.Message, e.Partial
+	}
+	var did []map[string]any
+	for _, x := range effects {
+		did = append(did, map[string]any{"tool": x.Tool, "call": x.CallID, "state": x.State})
+	}
+	if did != nil {
+		report["side_effects"] = did
+	}
+	return marshal(report)
+}
+
+// namedFor notes which run sent the calls.
+func namedFor(childID string, effects []SideEffectHead) []SideEffectHead {
+	named := make([]SideEffectHead, 0, len(effects))
+	for _, e := range effects {
+		if e.RunID == "" {
+			e.RunID = childID
+		}
+		named = append(named, e)
+	}
+	return named
+}
+
+// lostChild gives up a child run that did not report: it is charged at its hold.
+func (s *State) lostChild(c *call) ChildFinished {
+	return ChildFinished{
+		CallID: c.Call.ID, ChildID: c.ChildID, State: StateFailed, Estimated: c.child.hold, Cost: LostCost(ErrorLost, c.child.hold), Tokens: c.child.tokens,
+		Stop: Stop{Reason: InternalError, Message: "the child run did not report in time; it is charged at all that was held for it"},
+	}
+}
+
+// unwind ends the run's child runs before the run itself may end, so that what
+// they cost and did is in its books. Nil: there are none.
+func (s *State) unwind(now time.Time, why string) Action {
+	var facts []Body
+	var until time.Time
+	for _, id := range s.calls.batch {
+		c := s.calls.byID[id]
+		switch {
+		case c.child == nil || c.State != CallOffered:
+		case c.child.cancelled.IsZero():
+			facts = append(facts, ChildCancelled{CallID: id, ChildID: c.ChildID, Reason: why})
+		case !now.Before(s.inLifetime(c.child.cancelled.Add(childMargin))):
+			facts = append(facts, s.lostChild(c))
+		default:
+			until = s.inLifetime(c.child.cancelled.Add(childMargin)) // the same for all of a batch, or nearly
+		}
+	}
+	switch {
+	case facts != nil:
+		return Record{intent{facts}}
+	case !until.IsZero():
+		return Suspend{intent{[]Body{Suspended{Reason: WaitChild, Until: until}}}}
+	}
+	return nil
+}
+
+func (l *ledger) applyChildCancelled(e ChildCancelled, at time.Time) error {
+	c, err := l.get(e.CallID, CallOffered)
+	if err != nil {
+		return err
+	}
+	if c.child == nil {
+		return fmt.Errorf("call %q has no child run: %w", e.CallID, ErrImpossible)
+	}
+	c.child.cancelled = at
+	return nil
+}
+
+// root is the run that the whole tree began with.
+func (s *State) root() string {
+	if s.spec.Parent != nil {
+		return s.spec.Parent.RootID
+	}
+	return s.run.ID
+}
+
+// inputOf is what a child run is asked: the argument "input", or all arguments.
+func inputOf(args string) string {
+	var given struct {
+		Input string `json:"input"`
+	}
+	if json.Unmarshal([]byte(args), &given) == nil && given.Input != "" {
+		return given.Input
+	}
+	return args
+}
+
+// childID is a UUID (version 8, RFC 9562) that follows from the call, so that the
+// same call never starts two runs.
+func childID(run RunRef, callID string) string {
+	sum := sha256.Sum256([]byte(digest("child", run.Tenant, run.ID, callID)))
+	sum[6] = sum[6]&0x0f | 0x80
+	sum[8] = sum[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[0:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
+}
+
+// LiveChildren are the child runs that have not ended. When the run itself ends
+// there are none, unless a guard crashed: those must be told to end.
+func (s *State) LiveChildren() []string {
+	var ids []string
+	for _, id := range s.calls.order {
+		if c := s.calls.byID[id]; c.child != nil && c.State == CallOffered {
+			ids = append(ids, c.ChildID)
+		}
+	}
+	return ids
+}
+
+// ChildReport is what the run, having ended, tells its parent; nil without one.
+func (s *State) ChildReport() *Outgoing {
+	if s.finished == nil || s.spec.Parent == nil {
+		return nil
+	}
+	return &Outgoing{RunID: s.spec.Parent.RunID, Body: ChildFinished{
+		CallID: s.spec.Parent.CallID, ChildID: s.run.ID, State: s.finished.State, Stop: s.finished.Stop,
+		Answer: s.finished.Answer, Partial: s.finished.Partial, Usage: s.spend.usage.Add(s.spend.childUsage), Tokens: s.spend.used().Total(), Cost: s.spend.cost,
+		Estimated: s.spend.estimated, ModelCalls: s.spend.calls + s.spend.childCalls, SideEffects: s.calls.sideEffects(),
+	}}
+}
