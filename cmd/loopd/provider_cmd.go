@@ -134,8 +134,8 @@ func providerTest(c *config, env Env) *cobra.Command {
 	return cmd
 }
 
-// testModel is the model to try: the one that was named, else the cheapest. A
-// named one needs no price.
+// testModel is the model to try: the one that was named, else the cheapest of those
+// that are well known, as their output cap shows. A named one needs no price.
 func testModel(book *pricing.Book, name, model string) (string, *loop.Price, error) {
 	if model != "" {
 		ref := name + "/" + strings.TrimPrefix(model, name+"/")
@@ -148,7 +148,7 @@ func testModel(book *pricing.Book, name, model string) (string, *loop.Price, err
 	var cheapest *loop.Price
 	for _, l := range book.List(name) {
 		price, err := book.Price(l.Ref)
-		if err == nil && (cheapest == nil || price.Bound(1000, 1000) < cheapest.Bound(1000, 1000)) {
+		if err == nil && l.MaxOutput > 0 && (cheapest == nil || price.Bound(1000, 1000) < cheapest.Bound(1000, 1000)) {
 			cheapest = &price
 		}
 	}

@@ -31,13 +31,14 @@ type batch struct {
 // is in, or until the lease is lost.
 func (o *owner) commit(ctx context.Context, b batch) error {
 	out := Batch{Intent: b.intent, Release: b.release, SignalsSeen: o.seen}
-	now := time.Now().UTC().Truncate(time.Microsecond) // what Postgres keeps
+	at := now()
 	for _, body := range b.bodies {
-		ev := loop.Event{Seq: o.state.Seq() + 1, At: now, Epoch: o.lease.Epoch, Body: body}
+		ev := loop.Event{Seq: o.state.Seq() + 1, At: at, Epoch: o.lease.Epoch, Body: body}
 		if err := o.state.Apply(ev); err != nil {
 			return err
 		}
 		out.Events = append(out.Events, ev)
+		o.involve(&out, body)
 	}
 	out.Head, out.Calls = o.state.Head(), o.state.TakeChangedCalls()
 	if err := o.append(ctx, out); err != nil {

@@ -17,13 +17,15 @@ import (
 // Config is what a worker needs. The ports and Worker are required; every zero
 // duration or count means its default.
 type Config struct {
-	Journal Journal
-	Leases  Leases
-	Models  map[string]Model // by provider name, the part of a model reference before the slash
-	Tools   Tools
-	Checker Checker
-	Deltas  Deltas                    // nil: nobody can watch
-	Limits  map[string]traffic.Limits // by provider name; a provider without any is limited by what it says itself
+	Journal  Journal
+	Leases   Leases
+	Models   map[string]Model // by provider name, the part of a model reference before the slash
+	Tools    Tools
+	Checker  Checker
+	Rules    Rules                     // nil: calls under a condition always need approval
+	Approver Approver                  // nil: only people approve
+	Deltas   Deltas                    // nil: nobody can watch
+	Limits   map[string]traffic.Limits // by provider name; a provider without any is limited by what it says itself
 
 	Worker  string // identity of this process: fresh at every start
 	MaxRuns int    // runs driven at once; default 256

@@ -106,6 +106,10 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 			tool := s.ToolLabel(b.CallID)
 			m.toolCalls.WithLabelValues(tool, string(b.Outcome)).Inc()
 			m.toolTime.WithLabelValues(tool).Observe(seconds(b.LatencyMS))
+		case loop.ResultSubmitted:
+			m.toolCalls.WithLabelValues(s.ToolLabel(b.CallID), string(b.Outcome)).Inc()
+		case loop.ChildFinished:
+			m.toolCalls.WithLabelValues(s.ToolLabel(b.CallID), childOutcome(b.State)).Inc()
 		case loop.CallRefused:
 			m.toolCalls.WithLabelValues(s.ToolLabel(b.CallID), string(b.Outcome)).Inc()
 		case loop.CallDoubted:
@@ -156,6 +160,17 @@ func (m *metrics) end(s *loop.State, agent string, b loop.Finished) {
 	m.cost.WithLabelValues(agent, outcome).(prometheus.ExemplarObserver).ObserveWithExemplar(h.Cost.Total().Float(), exemplar)
 	m.iterations.WithLabelValues(agent, outcome).Observe(float64(h.Iterations))
 	m.duration.WithLabelValues(agent, outcome).Observe(h.EndedAt.Sub(s.CreatedAt()).Seconds())
+}
+
+// childOutcome is the outcome label of a call that a child run answered.
+func childOutcome(s loop.RunState) string {
+	switch s {
+	case loop.StateSucceeded:
+		return string(loop.OutcomeOK)
+	case loop.StateCancelled:
+		return string(loop.OutcomeCancelled)
+	}
+	return string(loop.OutcomePermanent)
 }
 
 // answerCode is the code label of an answered request.

@@ -112,6 +112,7 @@ func (o *owner) answered(a loop.CallModel, m loop.ModelAnswer, latency time.Dura
 		c.Args = strings.ToValidUTF8(c.Args, "�")
 		if tool, known := spec.Definition.Tool(c.Name); known {
 			c.Problem = o.e.cfg.Tools.Problem(tool, c.Args)
+			c.Approval = o.needsApproval(tool, c)
 		}
 		m.Message.Parts[i].Call = &c
 	}
@@ -120,7 +121,7 @@ func (o *owner) answered(a loop.CallModel, m loop.ModelAnswer, latency time.Dura
 		Usage: m.Usage, Cost: o.state.Price().Cost(m.Usage), ResponseID: m.ResponseID, ResponseModel: m.ResponseModel,
 		LatencyMS: latency.Milliseconds(),
 	}
-	if m.UsageMissing {
+	if m.UsageMissing || m.Usage.Input() == 0 { // no request reads nothing
 		record.Usage, record.Cost, record.Estimated = worstUsage(a.Started), loop.LostCost(loop.ErrorLost, a.Started.Hold), true
 	}
 	if record.Cost.Total() > a.Started.Hold {

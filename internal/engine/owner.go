@@ -26,6 +26,7 @@ type owner struct {
 	seen    int64         // id of the newest signal taken
 	spans   *spans
 
+	asked   map[string]bool // calls that policies have been asked about
 	place   place           // in the queue of the provider
 	retryOf loop.ErrorClass // of the failure that the next model call tries again
 	memo    loop.Memo       // what the adapter keeps for memoOf
@@ -34,7 +35,7 @@ type owner struct {
 
 func newOwner(e *Engine, l loop.Lease, stop context.CancelCauseFunc, draining <-chan struct{}) *owner {
 	return &owner{
-		e: e, lease: l, stop: stop, draining: draining, poked: make(chan struct{}, 1),
+		e: e, lease: l, stop: stop, draining: draining, poked: make(chan struct{}, 1), asked: map[string]bool{},
 		log: e.cfg.Log.With("run", l.Run.ID, "epoch", l.Epoch),
 	}
 }

@@ -41,8 +41,12 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 		return false, o.checkAnswer(ctx, a)
 	case loop.Sleep:
 		return o.sleepUntil(ctx, a)
+	case loop.HandOut:
+		return false, o.commit(ctx, batch{bodies: a.Intent(), intent: true})
+	case loop.VerifyCall:
+		return false, o.verify(ctx, a)
 	case loop.Suspend:
-		return true, o.commit(ctx, batch{bodies: a.Intent(), intent: true, release: true})
+		return o.suspend(ctx, a)
 	case loop.End:
 		return true, o.commit(ctx, batch{bodies: a.Intent(), release: true})
 	case loop.Done:

@@ -48,6 +48,11 @@ type Batch struct {
 	// Release gives the lease back with the batch: the run suspends or has ended.
 	// A batch without events that only releases leaves the run claimable at once.
 	Release bool
+
+	// Children are runs to create, and Outgoing are signals for other runs: both in
+	// the same transaction.
+	Children []loop.ChildStart
+	Outgoing []loop.Outgoing
 }
 
 // Leases is how a worker gets runs to drive and proves that it is alive.
@@ -106,10 +111,38 @@ type Tools interface {
 // ToolRequest is one send of a call.
 type ToolRequest struct {
 	Run     loop.RunRef
+	Agent   string // "agents/support"
+	Subject string // whom or what the run is about; may be empty
 	Spec    loop.ToolSpec
 	Call    loop.ToolCall
 	Key     string
 	Attempt int
+}
+
+// Rules judges calls by the conditions that people wrote. It is deterministic.
+type Rules interface {
+	// NeedsApproval is why a person must approve the call under its tool's
+	// condition, or "" when the condition does not hold. A condition that cannot be
+	// judged needs approval: the reason is the fault.
+	NeedsApproval(spec loop.ToolSpec, call loop.ToolCall, run RuleRun) string
+}
+
+// RuleRun is what rules may know of the run.
+type RuleRun struct {
+	Ref        loop.RunRef
+	Agent      string // "agents/support"
+	Labels     map[string]string
+	Iterations int
+	ToolCalls  int
+	Cost       loop.USD
+}
+
+// Approver decides on calls instead of a person, by the policies that people
+// wrote, within their bounds.
+type Approver interface {
+	// Decide returns the decision of the first policy that applies, having counted
+	// it, or false when a person must decide. The hash names the exact arguments.
+	Decide(ctx context.Context, run RuleRun, spec loop.ToolSpec, call loop.ToolCall, hash string) (loop.ApprovalDecided, bool, error)
 }
 
 // Checker checks a final answer against the agent's output contract.

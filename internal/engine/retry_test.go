@@ -81,7 +81,9 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(w *world) {
 				w.model.Script = []enginetest.Answer{{Text: "done", Fail: []error{throttled(tc.after)}}}
-				run := w.create(enginetest.Spec())
+				spec := enginetest.Spec()
+				spec.Limits.Deadline = 2 * time.Hour // waiting for a provider is active time
+				run := w.create(spec)
 				w.started()
 				w.until("the model was asked", func() bool { return len(w.model.Requests()) == 1 })
 				if tc.attempts == 2 {

@@ -59,21 +59,43 @@ func (o *owner) awaitShare(ctx context.Context, a loop.CallModel) (ready, releas
 		o.place = place{lane.Enter(a.Started.InputBound + a.Started.MaxOutput), lane}
 	}
 	ticket := o.place.ticket
-	if !o.state.RateWaiting() {
-		if o.isReady(ctx, ticket, quietWait) {
-			return true, false, nil
+	if o.isReady(ctx, ticket, quietWait) {
+		if refusal := ticket.Refusal(); refusal != nil && refusal.Class != loop.ErrorQuota && !o.state.CanFallBack() {
+			return o.awaitCircuit(ctx, a, refusal.RetryAfter)
 		}
-		until := ticket.Until()
-		if time.Until(until) > longSleep {
-			o.place.leave(traffic.End{})
-			return false, true, o.commit(ctx, batch{bodies: []loop.Body{loop.Suspended{Reason: loop.WaitRate, Until: until}}, intent: true, release: true})
-		}
-		waited := loop.RateWaited{Provider: a.Request.Provider, Until: until}
-		if err := o.commit(ctx, batch{bodies: []loop.Body{waited}}); err != nil {
-			return false, false, err
-		}
+		return true, false, nil
+	}
+	if released, err := o.tellWait(ctx, a, ticket.Until()); released || err != nil {
+		return false, released, err
 	}
 	return o.isReady(ctx, ticket, time.Until(a.Deadline)), false, context.Cause(ctx)
+}
+
+// awaitCircuit waits until the provider may be tried again: nothing was sent, so
+// it must not cost the run a try. With another model to ask, that one is asked.
+func (o *owner) awaitCircuit(ctx context.Context, a loop.CallModel, wait time.Duration) (ready, released bool, err error) {
+	o.place.leave(traffic.End{})
+	until := now().Add(wait)
+	if released, err := o.tellWait(ctx, a, until); released || err != nil {
+		return false, released, err
+	}
+	never := make(chan struct{})
+	o.await(ctx, never, time.Until(earlier(until, a.Deadline)))
+	return false, false, context.Cause(ctx)
+}
+
+// tellWait writes into the journal that the run waits, once, or gives the lease
+// back for a long wait.
+func (o *owner) tellWait(ctx context.Context, a loop.CallModel, until time.Time) (released bool, err error) {
+	switch {
+	case time.Until(until) > longSleep:
+		o.place.leave(traffic.End{})
+		suspended := loop.Suspended{Reason: loop.WaitRate, Until: until}
+		return true, o.commit(ctx, batch{bodies: []loop.Body{suspended}, intent: true, release: true})
+	case o.state.RateWaiting():
+		return false, nil
+	}
+	return false, o.commit(ctx, batch{bodies: []loop.Body{loop.RateWaited{Provider: a.Request.Provider, Until: until}}})
 }
 
 // isReady waits for a ticket, at most so long, and not while a signal, a drain or
@@ -84,10 +106,15 @@ func (o *owner) isReady(ctx context.Context, ticket *traffic.Ticket, most time.D
 		return true
 	default:
 	}
+	return o.await(ctx, ticket.Ready(), most)
+}
+
+// await waits for a channel like isReady.
+func (o *owner) await(ctx context.Context, ready <-chan struct{}, most time.Duration) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case <-ticket.Ready():
+	case <-ready:
 		return true
 	case <-o.poked:
 		o.pending = true

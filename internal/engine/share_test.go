@@ -190,6 +190,34 @@ func TestAnOpenCircuitSparesTheProvider(t *testing.T) {
 	})
 }
 
+// A run that has no other model waits until the provider is tried again. That
+// costs it nothing: no try, no model call, no money.
+func TestARunWaitsForTheCircuit(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(w *world) {
+		var down []error
+		for range 8 {
+			down = append(down, broken())
+		}
+		w.model.Script = []enginetest.Answer{{Text: "done", Fail: down}}
+		w.started()
+		for range 2 {
+			w.finish(w.create(enginetest.Spec()))
+		}
+		asked := len(w.model.Requests())
+
+		run := w.create(enginetest.Spec())
+		w.until("the run waits", func() bool { return w.store.Head(run).Phase == string(loop.WaitRate) })
+		h := w.finish(run)
+
+		w.wantEnd(h, loop.StateSucceeded, loop.Completed, "done")
+		w.equal("model calls", len(w.model.Requests())-asked, h.ModelCalls)
+		for _, failed := range bodies[loop.ModelFailed](w, run) {
+			w.equal("code", "", failed.Code)
+		}
+	})
+}
+
 // Retries of one worker are bounded together, whatever each run may still try:
 // 500 tokens, 10 for each retry after a timeout, and no answer to earn any back.
 func TestRetriesAreBoundedAcrossRuns(t *testing.T) {

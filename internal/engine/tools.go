@@ -10,6 +10,10 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
+// subjectLabel is the label of a run that says whom or what it is about: notes are
+// kept apart by it.
+const subjectLabel = "subject"
+
 // toolResult is what one send brought.
 type toolResult struct {
 	send  loop.Send
@@ -88,7 +92,7 @@ func (o *owner) forkCall(ctx context.Context, send loop.Send, deadline time.Time
 		}
 		began := time.Now()
 		reply := o.e.cfg.Tools.Call(traced, ToolRequest{
-			Run: o.lease.Run, Spec: send.Spec, Call: send.Call, Key: send.Key, Attempt: send.Attempt,
+			Run: o.lease.Run, Agent: o.state.Spec().Agent, Subject: o.state.Spec().Labels[subjectLabel], Spec: send.Spec, Call: send.Call, Key: send.Key, Attempt: send.Attempt,
 		})
 		reply.Duration = time.Since(began)
 		span.endTool(reply)
@@ -113,13 +117,17 @@ func (o *owner) workerContext(ctx context.Context) (_ context.Context, release f
 // finished is the record of one send: its result, or the doubt about it.
 func (o *owner) finished(r toolResult) loop.Body {
 	if r.reply.Outcome == loop.OutcomeUnknown && !r.send.Spec.Effect.Repeatable() {
-		return loop.Doubt(r.send, strings.ToValidUTF8(r.reply.Content, "�"), time.Now().UTC().Truncate(time.Microsecond))
+		return o.state.Doubt(r.send, strings.ToValidUTF8(r.reply.Content, "�"), now())
 	}
 	content := strings.ToValidUTF8(r.reply.Content, "�")
 	shown, cut := loop.CutResult(content, r.send.MaxResult)
-	return loop.CallFinished{
+	finished := loop.CallFinished{
 		CallID: r.send.Call.ID, Attempt: r.send.Attempt, Outcome: r.reply.Outcome, Content: shown,
 		Cut: cut || r.reply.Cut, Bytes: r.reply.Bytes, Status: r.reply.Status,
 		ResultHash: o.e.prints.Result(r.send.Spec, r.reply.Outcome, content), LatencyMS: r.reply.Duration.Milliseconds(),
 	}
+	if r.send.Poll != nil {
+		return r.send.Poll.Judge(finished)
+	}
+	return finished
 }

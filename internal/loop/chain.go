@@ -81,6 +81,9 @@ func (s *State) applyFellBack(b FellBack, e Event) error {
 	return nil
 }
 
+// CanFallBack reports whether another model could be asked instead.
+func (s *State) CanFallBack() bool { return s.chain.next(ErrorServer) != "" }
+
 // Model is the reference of the model in use.
 func (s *State) Model() string { return s.chain.model() }
 

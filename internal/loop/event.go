@@ -51,6 +51,9 @@ const (
 // needsPeople reports whether somebody outside must act before the run goes on.
 func (w Wait) needsPeople() bool { return w == WaitApproval || w == WaitInDoubt || w == WaitResult }
 
+// ofProvider reports whether a provider is waited for.
+func (w Wait) ofProvider() bool { return w == WaitBackoff || w == WaitRate }
+
 // ModelStarted is the intent to call a model, with the hold that covers it.
 type ModelStarted struct {
 	Call         int    `json:"call"`              // counts dispatched model calls from 1

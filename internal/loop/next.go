@@ -137,8 +137,8 @@ func (s *State) afterFailure(now time.Time) Action {
 		}
 	}
 	if retryable {
-		if f.RetryAt.After(now) {
-			return Sleep{Until: s.inLifetime(f.RetryAt), Reason: WaitBackoff}
+		if end := s.workEnd(now); f.RetryAt.After(now) && now.Before(end) {
+			return Sleep{Until: s.inLifetime(earliest(f.RetryAt, end)), Reason: WaitBackoff}
 		}
 		return nil // the guards look again, then the request is sent again
 	}
@@ -311,11 +311,15 @@ func (s *State) callModel(p plan, now time.Time) Action {
 		Call: s.spend.calls + 1, Purpose: p.purpose, Model: s.chain.model(),
 		MaxOutput: p.output, InputBound: p.input, ResultBudget: p.results, Hold: p.hold,
 	}
-	deadline := s.workDeadline(now)
-	if p.purpose == PurposeWrapUp {
-		deadline = now.Add(s.spec.Limits.Deadline - s.tenure.elapsed(now))
+	return CallModel{intent{[]Body{started}}, s.request(p), started, s.workEnd(now)}
+}
+
+// workEnd is when the run must stop working: for the wrap-up, or after it.
+func (s *State) workEnd(now time.Time) time.Time {
+	if s.final != nil {
+		return now.Add(s.spec.Limits.Deadline - s.tenure.elapsed(now))
 	}
-	return CallModel{intent{[]Body{started}}, s.request(p), started, deadline}
+	return s.workDeadline(now)
 }
 
 // workDeadline is when work must stop so that a wrap-up still fits.

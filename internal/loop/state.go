@@ -188,6 +188,9 @@ func guardMessage(text string) Message {
 // transcript the first time: the same request is asked again, or the run ends.
 func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 	wrapUp := s.spend.open != nil && s.spend.open.Purpose == PurposeWrapUp
+	if s.spend.open != nil && !b.Estimated {
+		s.talk.learn(b.Usage.Input(), s.spend.open.InputBound)
+	}
 	if err := s.spend.applyAnswered(b); err != nil {
 		return err
 	}

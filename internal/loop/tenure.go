@@ -15,6 +15,7 @@ type tenure struct {
 	recoveries int           // in a row without progress
 	first      time.Time
 	suspended  *Suspended
+	left       time.Time // when the run was suspended
 }
 
 func (t *tenure) applyClaimed(e Claimed, at time.Time) error {
@@ -23,6 +24,9 @@ func (t *tenure) applyClaimed(e Claimed, at time.Time) error {
 	}
 	if !t.since.IsZero() { // the last owner died: it was active until its last word
 		t.active += t.lastEvent.Sub(t.since)
+	}
+	if t.suspended != nil && t.suspended.Reason.ofProvider() {
+		t.active += at.Sub(t.left)
 	}
 	if t.first.IsZero() {
 		t.first = at
@@ -39,13 +43,17 @@ func (t *tenure) applySuspended(e Suspended, at time.Time) error {
 		return fmt.Errorf("suspended outside an attempt: %w", ErrImpossible)
 	}
 	t.active += at.Sub(t.since)
-	t.since, t.suspended = time.Time{}, &e
+	t.since, t.suspended, t.left = time.Time{}, &e, at
 	return nil
 }
 
-// elapsed is the run's active time at now.
+// elapsed is the run's active time at now. Waiting for a provider is active time,
+// with a worker or without one; waiting for people is not.
 func (t *tenure) elapsed(now time.Time) time.Duration {
-	if t.since.IsZero() {
+	switch {
+	case t.since.IsZero() && t.suspended != nil && t.suspended.Reason.ofProvider():
+		return t.active + max(0, now.Sub(t.left))
+	case t.since.IsZero():
 		return t.active
 	}
 	return t.active + max(0, now.Sub(t.since))

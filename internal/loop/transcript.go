@@ -22,6 +22,10 @@ type transcript struct {
 	counted   int64
 	countedAt int
 
+	// excess is how many times more tokens than bytes a provider has counted, at
+	// least 1: its hidden prompt or its tokenizer is not what the bound assumes.
+	excess float64
+
 	imageBound int64 // the most that an image counts, tokens
 }
 
@@ -38,13 +42,30 @@ func (t *transcript) anchorHere(tokens int64) {
 	t.anchor, t.anchorAt = tokens, len(t.messages)
 }
 
+// learn notes what a provider counted as the input that was bounded by so much.
+func (t *transcript) learn(counted, bound int64) {
+	if counted > bound && bound > 0 {
+		t.excess = max(t.excess, float64(counted)/float64(bound))
+	}
+}
+
+// stretched is a bound by bytes for a provider that counts more than bytes.
+func (t *transcript) stretched(bound int64) int64 {
+	if t.excess <= 1 {
+		return bound
+	}
+	return int64(float64(bound)*t.excess) + 1
+}
+
 // applyCounted notes what the counting endpoint said of all messages so far.
 func (t *transcript) applyCounted(e InputCounted) {
 	t.counted, t.countedAt = e.Tokens, len(t.messages)
 }
 
 // forgetCounts drops what was counted: another model counts otherwise.
-func (t *transcript) forgetCounts() { t.anchor, t.anchorAt, t.counted, t.countedAt = 0, 0, 0, 0 }
+func (t *transcript) forgetCounts() {
+	t.anchor, t.anchorAt, t.counted, t.countedAt, t.excess = 0, 0, 0, 0, 0
+}
 
 // last is the newest message, or the zero Message.
 func (t *transcript) last() Message {
@@ -157,14 +178,14 @@ const (
 // the window, since a larger request is refused unpaid.
 func (s *State) inputBound() int64 {
 	t := &s.talk
-	bound := min(prefixBound(s.spec.Definition)+t.since(0), s.chain.price().Window)
+	bound := t.stretched(prefixBound(s.spec.Definition) + t.since(0))
 	if t.anchor > 0 {
-		bound = min(bound, t.anchor+t.since(t.anchorAt)+anchoredFraming)
+		bound = min(bound, t.anchor+t.stretched(t.since(t.anchorAt)+anchoredFraming))
 	}
 	if t.counted > 0 {
-		bound = min(bound, t.counted+t.counted/countedShare+countedFraming+t.since(t.countedAt))
+		bound = min(bound, t.counted+t.counted/countedShare+t.stretched(countedFraming+t.since(t.countedAt)))
 	}
-	return bound
+	return min(bound, s.chain.price().Window)
 }
 
 // mayCount reports whether the counting endpoint is to be asked now.

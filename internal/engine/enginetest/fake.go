@@ -81,7 +81,7 @@ func (f *Fake) lock(ctx context.Context) error {
 
 // CreateRun implements Store.
 func (f *Fake) CreateRun(ctx context.Context, run loop.RunRef, spec loop.Spec) error {
-	first, err := encode(loop.Event{Seq: 1, At: time.Now(), Body: loop.Created{Spec: spec}})
+	r, err := newRun(run, spec)
 	if err != nil {
 		return err
 	}
@@ -91,10 +91,6 @@ func (f *Fake) CreateRun(ctx context.Context, run loop.RunRef, spec loop.Spec) e
 	defer f.mu.Unlock()
 	if f.runs[run] != nil {
 		return fmt.Errorf("run %s exists", run.ID)
-	}
-	r := &fakeRun{
-		ref: run, events: []record{first}, calls: map[string]loop.CallHead{}, available: time.Now(),
-		head: loop.Head{State: loop.StateQueued, Phase: "queue"},
 	}
 	f.runs[run] = r
 	f.order = append(f.order, r)
@@ -115,11 +111,7 @@ func (f *Fake) Signal(ctx context.Context, run loop.RunRef, body loop.Body) erro
 	if r.ended {
 		return fmt.Errorf("run %s has ended", run.ID)
 	}
-	f.signal++
-	r.signals = append(r.signals, loop.Signal{ID: f.signal, Body: body})
-	if now := time.Now(); r.available.After(now) {
-		r.available = now
-	}
+	f.send(run, body)
 	f.wakeAll()
 	return nil
 }
@@ -176,11 +168,60 @@ func (f *Fake) Append(ctx context.Context, lease loop.Lease, b engine.Batch) err
 	if b.Intent && len(r.signals) > 0 && r.signals[len(r.signals)-1].ID > b.SignalsSeen {
 		return loop.ErrSignalled
 	}
+	created, err := children(r.ref, b.Children)
+	if err != nil {
+		return err
+	}
 	r.write(records, b)
-	if b.Release {
+	for _, child := range created {
+		f.runs[child.ref] = child
+		f.order = append(f.order, child)
+	}
+	for _, out := range b.Outgoing {
+		f.send(loop.RunRef{Tenant: r.ref.Tenant, ID: out.RunID}, out.Body)
+	}
+	if b.Release || len(created) > 0 || len(b.Outgoing) > 0 {
 		f.wakeAll()
 	}
 	return nil
+}
+
+// children makes the rows of child runs.
+func children(parent loop.RunRef, starts []loop.ChildStart) ([]*fakeRun, error) {
+	var created []*fakeRun
+	for _, start := range starts {
+		child, err := newRun(loop.RunRef{Tenant: parent.Tenant, ID: start.ID}, start.Spec)
+		if err != nil {
+			return nil, err
+		}
+		created = append(created, child)
+	}
+	return created, nil
+}
+
+// newRun makes the row of a run with its first event.
+func newRun(run loop.RunRef, spec loop.Spec) (*fakeRun, error) {
+	first, err := encode(loop.Event{Seq: 1, At: time.Now(), Body: loop.Created{Spec: spec}})
+	if err != nil {
+		return nil, err
+	}
+	return &fakeRun{
+		ref: run, events: []record{first}, calls: map[string]loop.CallHead{}, available: time.Now(),
+		head: loop.Head{State: loop.StateQueued, Phase: "queue"},
+	}, nil
+}
+
+// send leaves a signal with a run, unless it is not there or has ended.
+func (f *Fake) send(run loop.RunRef, body loop.Body) {
+	r := f.runs[run]
+	if r == nil || r.ended {
+		return
+	}
+	f.signal++
+	r.signals = append(r.signals, loop.Signal{ID: f.signal, Body: body})
+	if now := time.Now(); r.available.After(now) {
+		r.available = now
+	}
 }
 
 // leased finds the run of a lease that still holds.

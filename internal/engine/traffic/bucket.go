@@ -105,6 +105,12 @@ func (b *bucket) learn(w loop.RateWindow, now time.Time) {
 		return // full again by now
 	}
 	b.level = min(b.level, float64(w.Remaining))
+	if w.Remaining > w.Limit/2 {
+		// Plenty is left. Some gateways send one fixed time with every answer, and
+		// what little is missing would then trickle back for minutes.
+		b.reset = time.Time{}
+		return
+	}
 	b.reset = w.Reset
 	b.slow = min(b.perSecond(), float64(w.Limit-w.Remaining)/w.Reset.Sub(now).Seconds())
 }
