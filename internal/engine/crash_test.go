@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"regexp"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,10 @@ type scenario struct {
 	name   string
 	spec   loop.Spec
 	script []enginetest.Answer
+	child  []enginetest.Answer // of a run that is asked childInput
 }
+
+const childInput = "look into it"
 
 func scenarios() []scenario {
 	asks := func(tools ...loop.ToolSpec) []enginetest.Answer {
@@ -41,18 +45,37 @@ func scenarios() []scenario {
 		enginetest.Ask(enginetest.Call("send", `{"n":1}`), enginetest.Call("send", `{"n":2}`), enginetest.Call("send", `{"n":3}`)), enginetest.Say("done"),
 	}}
 	queue.spec.Limits.ParallelCalls = 1
-	return []scenario{
-		{"read-only", enginetest.Spec(look), asks(look)},
-		{"idempotent", enginetest.Spec(put), asks(put)},
-		{"side effect", enginetest.Spec(send), asks(send)},
-		{"irreversible", enginetest.Spec(wipe), asks(wipe)},
-		{"parallel mix", enginetest.Spec(look, put, send, wipe), append([]enginetest.Answer{
+	return append([]scenario{
+		{name: "read-only", spec: enginetest.Spec(look), script: asks(look)},
+		{name: "idempotent", spec: enginetest.Spec(put), script: asks(put)},
+		{name: "side effect", spec: enginetest.Spec(send), script: asks(send)},
+		{name: "irreversible", spec: enginetest.Spec(wipe), script: asks(wipe)},
+		{name: "parallel mix", spec: enginetest.Spec(look, put, send, wipe), script: append([]enginetest.Answer{
 			enginetest.Ask(call(look), enginetest.Call("nonsense", "{}"), call(put), call(send), enginetest.Call("put", "no JSON"), call(wipe)),
 		}, asks(look)...)},
-		{"retry", enginetest.Spec(send), []enginetest.Answer{
+		{name: "retry", spec: enginetest.Spec(send), script: []enginetest.Answer{
 			{Calls: []loop.ToolCall{call(send)}, Fail: []error{throttled(0)}}, {Text: "done", Fail: []error{throttled(2 * time.Minute)}},
 		}},
 		wrapUp, contract, queue,
+	}, handedOut(asks)...)
+}
+
+// handedOut are the scenarios in which somebody else runs the call.
+func handedOut(asks func(...loop.ToolSpec) []enginetest.Answer) []scenario {
+	client, human, wait, guarded := enginetest.Tool("scan", loop.SideEffect), enginetest.Tool("ask_human", loop.ReadOnly), enginetest.Tool("wait", loop.ReadOnly), put
+	client.Client, human.Builtin, wait.Builtin = &loop.ClientSpec{}, loop.BuiltinAskHuman, loop.BuiltinWait
+	guarded.Approval.Mode = loop.ApprovalAlways
+	team := enginetest.Tool("team", loop.Idempotent)
+	team.Child = &loop.ChildSpec{Spec: enginetest.Spec(send)}
+	delegates := []enginetest.Answer{
+		enginetest.Ask(enginetest.Call("team", `{"input":"`+childInput+`"}`), call(put), enginetest.Call("team", `{"input":"`+childInput+`","n":2}`)), enginetest.Say("done"),
+	}
+	return []scenario{
+		{name: "client tool", spec: enginetest.Spec(client, put), script: asks(client, put)},
+		{name: "question", spec: enginetest.Spec(human, send), script: asks(human, send)},
+		{name: "timer", spec: enginetest.Spec(wait), script: []enginetest.Answer{enginetest.Ask(enginetest.Call("wait", `{"seconds":90}`)), enginetest.Say("done")}},
+		{name: "approval by rule", spec: enginetest.Spec(guarded, look), script: asks(guarded, look)},
+		{name: "child runs", spec: enginetest.Spec(team, put), script: delegates, child: asks(send)},
 	}
 }
 
@@ -132,9 +155,9 @@ func TestCrashAnywhere(t *testing.T) {
 // one; then others come, the second of which dies as well.
 func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) (o outcome, commits, effects int) {
 	w.Helper()
-	w.model.Script = sc.script
+	w.model.Script, w.model.ByInput = sc.script, map[string][]enginetest.Answer{childInput: sc.child}
 	w.tools.Replies = map[string]func(int) loop.ToolReply{}
-	for _, t := range sc.spec.Definition.Tools {
+	for _, t := range append(sc.spec.Definition.Tools, send) {
 		w.tools.Replies[t.Name] = func(int) loop.ToolReply { return enginetest.OK("result of " + t.Name) }
 	}
 	run := w.create(sc.spec)
@@ -153,7 +176,9 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 			w.started()
 		}
 	})
-	w.audit(run, retries)
+	for _, ref := range w.store.Runs() {
+		w.audit(ref, retries)
+	}
 	return w.outcome(run), first.Commits(), first.Effects()
 }
 
@@ -170,13 +195,16 @@ func (w *world) live(run loop.RunRef, tick func()) map[string]int {
 		if h.State.Terminal() {
 			return retries
 		}
-		for _, a := range h.RequiredActions {
-			once := fmt.Sprint(a.Kind, a.CallID, retries[a.CallID])
-			if h.State != loop.StateRequiresAction || decided[once] {
-				continue
+		for _, ref := range w.store.Runs() {
+			h := w.store.Head(ref)
+			for _, a := range h.RequiredActions {
+				once := fmt.Sprint(ref.ID, a.Kind, a.CallID, retries[ref.ID+a.CallID])
+				if h.State != loop.StateRequiresAction || decided[once] {
+					continue
+				}
+				decided[once] = true
+				w.decide(ref, a, retries)
 			}
-			decided[once] = true
-			w.decide(run, a, retries)
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
@@ -186,17 +214,21 @@ func (w *world) live(run loop.RunRef, tick func()) map[string]int {
 
 func (w *world) decide(run loop.RunRef, a loop.RequiredAction, retries map[string]int) {
 	w.Helper()
-	if a.Kind == "approve" {
+	switch a.Kind {
+	case "approve":
 		w.signal(run, loop.ApprovalDecided{CallID: a.CallID, ArgsHash: a.ArgsHash, Approved: true})
+		return
+	case "submit", "answer":
+		w.signal(run, loop.ResultSubmitted{CallID: a.CallID, Attempt: a.Attempt, Outcome: loop.OutcomeOK, Content: "result of " + a.Tool})
 		return
 	}
 	for _, s := range w.tools.Sent() {
-		if s.CallID == a.CallID {
+		if s.Run == run.ID && s.CallID == a.CallID {
 			w.signal(run, loop.CallResolved{CallID: a.CallID, Resolution: loop.ResolvedSucceeded, Result: "result of " + a.Tool})
 			return
 		}
 	}
-	retries[a.CallID]++
+	retries[run.ID+a.CallID]++
 	w.signal(run, loop.CallResolved{CallID: a.CallID, Resolution: loop.ResolvedRetry})
 }
 
@@ -242,6 +274,9 @@ func (w *world) auditSends(run loop.RunRef, retries map[string]int) {
 	}
 	sent, byCall := map[string]int{}, map[string]int{}
 	for _, s := range w.tools.Sent() {
+		if s.Run != run.ID {
+			continue
+		}
 		spec, _ := w.state(run).Spec().Definition.Tool(s.Tool)
 		attempt := fmt.Sprint(s.CallID, s.Attempt)
 		sent[attempt]++
@@ -255,10 +290,14 @@ func (w *world) auditSends(run loop.RunRef, retries map[string]int) {
 			w.Errorf("%s was sent without an approval", s.CallID)
 		}
 		if (spec.Effect == loop.SideEffect || spec.Effect == loop.Irreversible) && byCall[s.CallID] > 1 {
-			w.Errorf("%s %s was sent %d times, and %d times by authority", spec.Effect, s.CallID, byCall[s.CallID], retries[s.CallID])
+			w.Errorf("%s %s was sent %d times, and %d times by authority", spec.Effect, s.CallID, byCall[s.CallID], retries[run.ID+s.CallID])
 		}
 	}
 }
+
+// unpriced finds what a child run cost, its call ids, and how long a wait was: they depend on
+// what was lost.
+var unpriced = regexp.MustCompile(`"(cost_usd|waited_seconds|call)":("[0-9c.-]+"|[0-9]+)`)
 
 // outcome reads what the run came to. Ids of calls are left out: a model call that
 // was lost is made again under the next number.
@@ -275,7 +314,7 @@ func (w *world) outcome(run loop.RunRef) outcome {
 			case p.Call != nil:
 				o.Transcript = append(o.Transcript, fmt.Sprintf("%s calls %s %s", m.Role, p.Call.Name, p.Call.Args))
 			case p.Result != nil:
-				o.Transcript = append(o.Transcript, fmt.Sprintf("%s is told %s: %s: %s", m.Role, p.Result.Name, p.Result.Outcome, p.Result.Content))
+				o.Transcript = append(o.Transcript, fmt.Sprintf("%s is told %s: %s: %s", m.Role, p.Result.Name, p.Result.Outcome, unpriced.ReplaceAllString(p.Result.Content, "")))
 			default:
 				o.Transcript = append(o.Transcript, fmt.Sprintf("%s: %s", m.Role, p.Text))
 			}
@@ -283,7 +322,10 @@ func (w *world) outcome(run loop.RunRef) outcome {
 	}
 	keys := map[string]bool{}
 	for _, sent := range w.tools.Sent() {
-		spec, _ := s.Spec().Definition.Tool(sent.Tool)
+		spec, own := s.Spec().Definition.Tool(sent.Tool)
+		if !own {
+			spec = send // a child run's
+		}
 		if spec.Effect != loop.ReadOnly && !keys[sent.Key] {
 			keys[sent.Key] = true
 			o.Effects[sent.Tool]++

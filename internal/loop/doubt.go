@@ -78,11 +78,20 @@ func (a VerifyCall) Verified(reply ToolReply, now time.Time) CallVerified {
 		out.Message = "the tool that can tell did not say took_effect: " + excerpt(reply.Content, evidenceExcerpt)
 	case *said.TookEffect:
 		out.Found, out.Next = true, time.Time{}
-		out.Result, _ = CutResult(string(said.Result), spec.MaxResultBytes)
+		out.Result, _ = CutResult(textOf(said.Result), spec.MaxResultBytes)
 	case a.Age > quarantine(spec):
 		out.Settled, out.Next = true, time.Time{}
 	}
 	return out
+}
+
+// textOf is a JSON string as text, and any other value as its JSON.
+func textOf(raw json.RawMessage) string {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return text
+	}
+	return string(raw)
 }
 
 func (l *ledger) applyVerified(e CallVerified, at time.Time) error {

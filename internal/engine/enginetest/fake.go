@@ -98,6 +98,17 @@ func (f *Fake) CreateRun(ctx context.Context, run loop.RunRef, spec loop.Spec) e
 	return nil
 }
 
+// Runs lists all runs by creation.
+func (f *Fake) Runs() []loop.RunRef {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	refs := make([]loop.RunRef, 0, len(f.order))
+	for _, r := range f.order {
+		refs = append(refs, r.ref)
+	}
+	return refs
+}
+
 // Signal implements Store.
 func (f *Fake) Signal(ctx context.Context, run loop.RunRef, body loop.Body) error {
 	if err := f.lock(ctx); err != nil {

@@ -16,6 +16,8 @@ import (
 // for concurrent use.
 type Model struct {
 	Script []Answer
+	// ByInput are the scripts of runs with a certain input, before Script.
+	ByInput map[string][]Answer
 	// Final is the text of the wrap-up answer, and of every answer past the script.
 	Final string
 
@@ -101,10 +103,14 @@ func (m *Model) next(req loop.ModelRequest) (Answer, int) {
 	n := m.asked[place]
 	m.asked[place]++
 	m.requests = append(m.requests, Request{req, time.Now()})
-	if place >= len(m.Script) || !req.ToolsAllowed {
+	script := m.Script
+	if len(req.Messages) > 0 && m.ByInput[req.Messages[0].Text()] != nil {
+		script = m.ByInput[req.Messages[0].Text()]
+	}
+	if place >= len(script) || !req.ToolsAllowed {
 		return Say(m.Final), n
 	}
-	return m.Script[place], n
+	return script[place], n
 }
 
 // Requests returns every request so far, in order.
