@@ -25,6 +25,7 @@ var mayImport = map[string][]string{
 	"internal/provider":          {"internal/loop"},
 	"internal/provider/*":        {"internal/loop", "internal/provider"},
 	"internal/tool":              {"internal/loop"},
+	"internal/tool/*":            {"internal/loop", "internal/tool"},
 	"internal/pricing":           {"internal/loop"},
 	"migrations":                 {},
 

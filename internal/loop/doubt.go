@@ -79,7 +79,7 @@ func (a VerifyCall) Verified(reply ToolReply, now time.Time) CallVerified {
 	case *said.TookEffect:
 		out.Found, out.Next = true, time.Time{}
 		out.Result, _ = CutResult(textOf(said.Result), spec.MaxResultBytes)
-	case a.Age > quarantine(spec):
+	case a.Age >= quarantine(spec):
 		out.Settled, out.Next = true, time.Time{}
 	}
 	return out

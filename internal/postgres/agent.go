@@ -2,15 +2,9 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/loopd/loopd/internal/loop"
 	"github.com/loopd/loopd/internal/postgres/db"
 )
 
@@ -62,17 +56,8 @@ func (s *Store) UpdateAgent(ctx context.Context, a Agent, idem Idempotency) (Age
 		version, err := q.NextAgentVersion(ctx, db.NextAgentVersionParams{
 			TenantID: a.Tenant, AgentID: a.ID, DisplayName: a.DisplayName, Labels: labels,
 		})
-		if errors.Is(err, pgx.ErrNoRows) {
-			exists, err := q.AgentExists(ctx, db.AgentExistsParams{TenantID: a.Tenant, AgentID: a.ID})
-			if err == nil && exists {
-				err = ErrAgentArchived
-			} else if err == nil {
-				err = loop.ErrNotFound
-			}
-			return 0, err
-		}
 		if err != nil {
-			return 0, err
+			return 0, orMissing(err, agentExists(ctx, q, a.Tenant, a.ID), ErrAgentArchived)
 		}
 		return version, q.InsertAgentVersion(ctx, versionParams(a, version))
 	})
@@ -85,56 +70,27 @@ func (s *Store) ArchiveAgent(ctx context.Context, tenant, id string, idem Idempo
 	})
 }
 
-// changeAgent applies a change once and reads the version that it made; 0 is the
-// newest.
 func (s *Store) changeAgent(ctx context.Context, tenant, id, verb string, idem Idempotency,
-	change func(q *db.Queries) (version int64, err error),
+	apply func(q *db.Queries) (version int64, err error),
 ) (Agent, error) {
-	attempted := verb + " agent " + id
-	var agent Agent
-	err := s.inTx(ctx, idem.Key != "", func(q *db.Queries) error {
-		earlier, used, err := idem.once(ctx, q, tenant, id)
-		if err != nil {
-			return err
-		}
-		var version int64
-		if used {
-			// The fingerprint covers the id, so that only the version is of interest.
-			_, number, _ := strings.Cut(earlier, "@")
-			if version, err = strconv.ParseInt(number, 10, 64); err != nil {
-				return fmt.Errorf("idempotency record of agent %q: %w", earlier, err)
-			}
-		} else if version, err = change(q); err != nil {
-			return err
-		}
-		if !used {
-			if err := idem.keep(ctx, q, tenant, id+"@"+strconv.FormatInt(version, 10)); err != nil {
-				return err
-			}
-		}
-		agent, err = getAgent(ctx, q, tenant, id, version)
-		return err
+	c := change{tenant: tenant, id: id, attempted: verb + " agent " + id, idem: idem}
+	return changed(ctx, s, c, apply, func(q *db.Queries, version int64) (Agent, error) {
+		return getAgent(ctx, q, tenant, id, version)
 	})
-	if err != nil {
-		return Agent{}, wrap(attempted, err)
-	}
-	return agent, nil
 }
 
 // GetAgent reads an agent at a version, 0 for the newest. The error is a
 // loop.ErrNotFound, and ErrVersionNotFound if only the version is missing.
 func (s *Store) GetAgent(ctx context.Context, tenant, id string, version int64) (Agent, error) {
 	agent, err := getAgent(ctx, s.q, tenant, id, version)
-	if !errors.Is(err, pgx.ErrNoRows) || version == 0 {
-		return agent, wrap("read agent "+id, err)
+	if err != nil {
+		err = orMissing(err, agentExists(ctx, s.q, tenant, id), fmt.Errorf("version %d: %w", version, ErrVersionNotFound))
 	}
-	exists, err := s.q.AgentExists(ctx, db.AgentExistsParams{TenantID: tenant, AgentID: id})
-	if err == nil && exists {
-		err = fmt.Errorf("version %d: %w", version, ErrVersionNotFound)
-	} else if err == nil {
-		err = loop.ErrNotFound
-	}
-	return Agent{}, wrap("read agent "+id, err)
+	return agent, wrap("read agent "+id, err)
+}
+
+func agentExists(ctx context.Context, q *db.Queries, tenant, id string) func() (bool, error) {
+	return func() (bool, error) { return q.AgentExists(ctx, db.AgentExistsParams{TenantID: tenant, AgentID: id}) }
 }
 
 // ListAgents returns at most limit agents at their newest version, by id, behind the

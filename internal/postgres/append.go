@@ -34,8 +34,18 @@ func appendParams(lease loop.Lease, batch Batch) (db.AppendEventsParams, error) 
 		return p, fmt.Errorf("append to run %s: head: %w", lease.Run.ID, err)
 	}
 	for _, c := range batch.Calls {
-		if err := addCall(&p, c); err != nil {
+		if err := addCall(&p, c, owed(batch.Head, c)); err != nil {
 			return p, fmt.Errorf("append to run %s: call %s: %w", lease.Run.ID, c.Call.ID, err)
+		}
+	}
+	for _, child := range batch.Children {
+		if err := addChild(&p, lease.Run, child); err != nil {
+			return p, fmt.Errorf("append to run %s: child run %s: %w", lease.Run.ID, child.ID, err)
+		}
+	}
+	for _, out := range batch.Outgoing {
+		if err := addOutgoing(&p, out); err != nil {
+			return p, fmt.Errorf("append to run %s: signal to run %s: %w", lease.Run.ID, out.RunID, err)
 		}
 	}
 	return p, nil
@@ -76,6 +86,10 @@ func setHead(p *db.AppendEventsParams, h loop.Head) error {
 	if actions == nil {
 		actions = []loop.RequiredAction{}
 	}
+	effects := h.SideEffects
+	if effects == nil {
+		effects = []loop.SideEffectHead{}
+	}
 	if h.Stop != nil {
 		if err := encode(&p.Stop, h.Stop); err != nil {
 			return err
@@ -83,6 +97,7 @@ func setHead(p *db.AppendEventsParams, h loop.Head) error {
 	}
 	for column, value := range map[*[]byte]any{
 		&p.Usage: h.Usage, &p.Cost: h.Cost, &p.Answer: h.Answer, &p.RequiredActions: actions,
+		&p.SideEffects: effects,
 	} {
 		if err := encode(column, value); err != nil {
 			return err
@@ -91,13 +106,38 @@ func setHead(p *db.AppendEventsParams, h loop.Head) error {
 	return nil
 }
 
-func addCall(p *db.AppendEventsParams, c loop.CallHead) error {
-	var call, result []byte
-	if err := encode(&call, c.Call); err != nil {
-		return err
+// Who gives the result of a call that somebody outside runs.
+const (
+	owedByClient = "submit"
+	owedByPerson = "answer"
+)
+
+// owed says who gives the call's result: the word of the action that the head
+// requires for it, "" if nobody outside does.
+func owed(head loop.Head, c loop.CallHead) string {
+	if c.State != loop.CallOffered {
+		return ""
 	}
-	if err := encode(&result, c.Result); err != nil {
-		return err
+	for _, action := range head.RequiredActions {
+		if action.CallID == c.Call.ID && (action.Kind == owedByClient || action.Kind == owedByPerson) {
+			return action.Kind
+		}
+	}
+	return ""
+}
+
+func addCall(p *db.AppendEventsParams, c loop.CallHead, owed string) error {
+	var call, result, asked, decision, edited []byte
+	for column, value := range map[*[]byte]any{
+		&call: c.Call, &result: c.Result, &asked: c.Asked, &decision: c.Decision, &edited: c.Edited,
+	} {
+		if err := encode(column, value); err != nil {
+			return err
+		}
+	}
+	askedAt := c.AskedAt
+	if askedAt.IsZero() && owed == owedByPerson {
+		askedAt = c.StartedAt // the question is the call itself
 	}
 	p.CallIds = append(p.CallIds, c.Call.ID)
 	p.CallTools = append(p.CallTools, printable(c.Call.Name))
@@ -114,6 +154,15 @@ func addCall(p *db.AppendEventsParams, c loop.CallHead) error {
 	p.CallBytes = append(p.CallBytes, c.Bytes)
 	p.CallStarted = append(p.CallStarted, c.StartedAt)
 	p.CallFinished = append(p.CallFinished, c.FinishedAt)
+	p.CallUntils = append(p.CallUntils, c.Until)
+	p.CallChildren = append(p.CallChildren, c.ChildID)
+	p.CallOwed = append(p.CallOwed, owed)
+	p.CallAsked = append(p.CallAsked, string(asked))
+	p.CallAskedAt = append(p.CallAskedAt, askedAt)
+	p.CallDecidedAt = append(p.CallDecidedAt, c.DecidedAt)
+	p.CallDecidedBy = append(p.CallDecidedBy, printable(c.DecidedBy))
+	p.CallDecisions = append(p.CallDecisions, string(decision))
+	p.CallEdited = append(p.CallEdited, string(edited))
 	return nil
 }
 

@@ -38,6 +38,29 @@ var (
 	// ErrUnknownOutcome means: the connection broke at commit and the truth could not be
 	// read before the context ended. It is an ErrUnavailable too.
 	ErrUnknownOutcome = fmt.Errorf("the outcome is unknown: %w", ErrUnavailable)
+	// ErrNotWaiting means: the call does not wait for this. See NotWaitingError.
+	ErrNotWaiting = errors.New("the call does not wait for it")
+	// ErrStaleHash means: the decision is about other arguments than the call has.
+	ErrStaleHash = errors.New("the decision is about other arguments")
+	// ErrExpired means: the deadline has passed, on the database's clock.
+	ErrExpired = errors.New("the deadline has passed")
+	// ErrConflict means: another result was accepted for the same attempt of the call.
+	ErrConflict = errors.New("another result was accepted before")
+	// ErrToolExists means: the tool id is taken, maybe by an archived tool.
+	ErrToolExists = errors.New("the tool id is taken")
+	// ErrToolArchived means: an archived tool takes no changes.
+	ErrToolArchived = errors.New("the tool is archived")
+	// ErrToolVersionNotFound means: the tool has no such version. It is a loop.ErrNotFound too.
+	ErrToolVersionNotFound = fmt.Errorf("tool version %w", loop.ErrNotFound)
+	// ErrPolicyExists means: the policy id is taken, maybe by an archived policy.
+	ErrPolicyExists = errors.New("the policy id is taken")
+	// ErrPolicyArchived means: an archived policy takes no changes.
+	ErrPolicyArchived = errors.New("the policy is archived")
+	// ErrPolicyVersionNotFound means: the policy has no such version. It is a loop.ErrNotFound too.
+	ErrPolicyVersionNotFound = fmt.Errorf("policy version %w", loop.ErrNotFound)
+	// ErrNoteBound means: a note is longer, or there are more of them, than allowed. The
+	// text names the bound.
+	ErrNoteBound = errors.New("beyond the bounds of notes")
 	// ErrSchema means: the database lacks migrations that this program needs.
 	ErrSchema = errors.New("the database schema is too old")
 )

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +46,11 @@ type Batch struct {
 	SignalsSeen int64
 	// Release gives the lease back with the batch: the run suspends or has ended.
 	Release bool
+
+	// Children are runs to create, and Outgoing are signals for other runs: both in
+	// the same transaction.
+	Children []loop.ChildStart
+	Outgoing []loop.Outgoing
 }
 
 // Load returns all events of the run in order and the signals that wait.
@@ -148,9 +152,7 @@ func (s *Store) write(ctx context.Context, params db.AppendEventsParams) error {
 // commitGroup writes what a group collected. One bad record must fail its own run
 // only, so when the database refuses a group its members go on alone.
 func (s *Store) commitGroup(group []*pending) {
-	slices.SortStableFunc(group, func(a, b *pending) int { // one order of row locks for everybody
-		return cmp.Or(cmp.Compare(a.params.TenantID, b.params.TenantID), cmp.Compare(a.params.RunID, b.params.RunID))
-	})
+	slices.SortStableFunc(group, byRun)
 	params := make([]db.AppendEventsParams, len(group))
 	for i, p := range group {
 		params[i] = p.params
@@ -182,6 +184,7 @@ func (s *Store) send(ctx context.Context, params []db.AppendEventsParams) []erro
 		return results
 	}
 	defer conn.Release()
+	lockFirst(params)
 	batch := db.New(conn).AppendEvents(ctx, params)
 	batch.QueryRow(func(i int, _ db.AppendEventsRow, err error) { results[i] = err })
 	// The commit comes after the last result, and only closing reports its failure.

@@ -20,7 +20,8 @@ type Run struct {
 	Source          string
 	HasOutputSchema bool // the agent version asks for an answer of a given shape
 	CreatedAt       time.Time
-	LastSeq         int64 // of the newest event
+	LastSeq         int64           // of the newest event
+	Parent          *loop.ParentRef // the call that this run answers; nil: nobody's child
 	Head            loop.Head
 }
 
@@ -81,6 +82,9 @@ func runParams(run loop.RunRef, spec loop.Spec) (newRun, error) {
 		attachments: db.InsertAttachmentsParams{TenantID: run.Tenant, RunID: run.ID, Places: places, Data: data},
 		account:     db.InsertRunAccountParams{TenantID: run.Tenant, Account: "run:" + run.ID, LimitPico: int64(spec.Limits.Cost)},
 	}
+	if p := spec.Parent; p != nil {
+		n.run.ParentRunID, n.run.ParentCallID, n.run.RootRunID, n.run.Depth = &p.RunID, &p.CallID, &p.RootID, int32(p.Depth)
+	}
 	for column, value := range map[*[]byte]any{&n.run.Input: spec.Input, &n.run.Limits: spec.Limits, &n.run.Labels: labels} {
 		if err := encode(column, value); err != nil {
 			return newRun{}, err
@@ -137,6 +141,7 @@ func (s *Store) GetSpec(ctx context.Context, run loop.RunRef) (loop.Spec, error)
 // RunFilter chooses runs of a tenant. The zero value of a field chooses all.
 type RunFilter struct {
 	Agent  string // resource name, "agents/{agent}"
+	Parent string // id of the run whose child runs are meant
 	States []loop.RunState
 }
 
@@ -157,10 +162,11 @@ func (s *Store) ListRuns(ctx context.Context, tenant string, filter RunFilter, a
 	for i, state := range filter.States {
 		states[i] = string(state)
 	}
-	rows, err := s.q.ListRuns(ctx, db.ListRunsParams{
+	params := db.ListRunsParams{
 		TenantID: tenant, BeforeTime: after.CreatedAt, BeforeID: after.ID,
 		Agent: filter.Agent, States: states, PageSize: int32(limit),
-	})
+	}
+	rows, err := s.listRuns(ctx, params, filter.Parent)
 	if err != nil {
 		return nil, wrap("list runs", err)
 	}
@@ -171,6 +177,23 @@ func (s *Store) ListRuns(ctx context.Context, tenant string, filter RunFilter, a
 		}
 	}
 	return runs, nil
+}
+
+// listRuns reads a page of all runs, or of the children of one: each list has an
+// index of its own.
+func (s *Store) listRuns(ctx context.Context, p db.ListRunsParams, parent string) ([]db.ListRunsRow, error) {
+	if parent == "" {
+		return s.q.ListRuns(ctx, p)
+	}
+	children, err := s.q.ListChildRuns(ctx, db.ListChildRunsParams{
+		TenantID: p.TenantID, ParentRunID: parent, BeforeTime: p.BeforeTime, BeforeID: p.BeforeID,
+		Agent: p.Agent, States: p.States, PageSize: p.PageSize,
+	})
+	rows := make([]db.ListRunsRow, len(children))
+	for i, child := range children {
+		rows[i] = db.ListRunsRow(child)
+	}
+	return rows, err
 }
 
 // readRun turns a row into a Run.
@@ -193,37 +216,16 @@ func readRun(row db.GetRunRow) (Run, error) {
 		{"input", row.Input, &r.Input}, {"limits", row.Limits, &r.Limits}, {"labels", row.Labels, &r.Labels},
 		{"usage", row.Usage, &r.Head.Usage}, {"cost", row.Cost, &r.Head.Cost}, {"answer", row.Answer, &r.Head.Answer},
 		{"stop", row.Stop, &r.Head.Stop}, {"required_actions", row.RequiredActions, &r.Head.RequiredActions},
+		{"side_effects", row.SideEffects, &r.Head.SideEffects},
 	} {
 		if err := decode(column.name, column.from, column.to); err != nil {
 			return Run{}, fmt.Errorf("read run %s: %w", row.RunID, err)
 		}
 	}
+	if row.ParentRunID != nil && row.ParentCallID != nil && row.RootRunID != nil {
+		r.Parent = &loop.ParentRef{RunID: *row.ParentRunID, CallID: *row.ParentCallID, RootID: *row.RootRunID, Depth: int(row.Depth)}
+	}
 	return r, nil
-}
-
-// ToolCalls lists the tool calls of a run in the order in which the model asked. It
-// is empty if there is no such run.
-func (s *Store) ToolCalls(ctx context.Context, run loop.RunRef) ([]loop.CallHead, error) {
-	rows, err := s.q.ListToolCalls(ctx, db.ListToolCallsParams{TenantID: run.Tenant, RunID: run.ID})
-	if err != nil {
-		return nil, wrap("list tool calls of run "+run.ID, err)
-	}
-	calls := make([]loop.CallHead, len(rows))
-	for i, row := range rows {
-		calls[i] = loop.CallHead{
-			Iteration: int(row.Iteration), Effect: loop.Effect(row.Effect), State: loop.CallState(row.State),
-			Outcome: loop.Outcome(row.Outcome), Attempt: int(row.Attempt), Key: row.IdemKey, ArgsHash: row.ArgsSha256,
-			Cut: row.Cut, Bytes: row.Bytes, StartedAt: timeOf(row.StartedAt), FinishedAt: timeOf(row.FinishedAt),
-		}
-		err := decode("call", row.Call, &calls[i].Call)
-		if err == nil {
-			err = decode("result", row.Result, &calls[i].Result)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read tool call %s of run %s: %w", row.CallID, run.ID, err)
-		}
-	}
-	return calls, nil
 }
 
 // CountRuns counts the runs of all tenants that have not ended, by state. All live

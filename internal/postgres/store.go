@@ -145,8 +145,18 @@ func (s *Store) Ready(ctx context.Context) error {
 // commit is unknown, fn is repeated only when it is settled by its own re-reading
 // of what the first try may have written; otherwise the error is ErrUnknownOutcome.
 func (s *Store) inTx(ctx context.Context, rereads bool, fn func(q *db.Queries) error) error {
+	return s.repeat(ctx, rereads, func() (committing bool, err error) { return s.tryTx(ctx, fn) })
+}
+
+// inOne runs a single statement, which is a transaction of its own, and repeats it as
+// inTx does. The statement must be settled by its own re-reading.
+func (s *Store) inOne(ctx context.Context, fn func(q *db.Queries) error) error {
+	return s.repeat(ctx, true, func() (committing bool, err error) { return true, fn(s.q) })
+}
+
+func (s *Store) repeat(ctx context.Context, rereads bool, once func() (committing bool, err error)) error {
 	for try := 1; ; try++ {
-		committing, err := s.tryTx(ctx, fn)
+		committing, err := once()
 		unknown := committing && unknownOutcome(err)
 		retry := conflicted(err) || (!committing && disconnected(err)) || notConnected(err) || (unknown && rereads)
 		switch {

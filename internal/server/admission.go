@@ -69,14 +69,15 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// checkDefinition refuses a definition that no run could work with: def, as it was
-// read from spec. path names it in the request.
-func (s *Server) checkDefinition(path string, spec *loopdv1.AgentSpec, def loop.AgentSpec) error {
+// checkDefinition refuses a definition that no run could work with. path names it in
+// the request.
+func (s *Server) checkDefinition(path string, def definition) error {
 	var faults []fieldError
-	for i, t := range spec.GetTools() {
-		tool, _ := def.Tool(t.GetName())
-		for _, problem := range s.cfg.ValidateTool(tool) {
-			faults = append(faults, fieldError{fmt.Sprintf("%s.tools[%d]", path, i), problem})
+	for _, tool := range def.Tools {
+		place := def.places[tool.Name]
+		faults = append(faults, s.checkTool(place, tool)...)
+		if fault := verifyFault(def, tool); fault != "" {
+			faults = append(faults, fieldError{place + ".verify", fault})
 		}
 	}
 	if len(def.OutputSchema) > 0 {
@@ -85,10 +86,28 @@ func (s *Server) checkDefinition(path string, spec *loopdv1.AgentSpec, def loop.
 		}
 	}
 	if len(faults) > 0 {
+		slices.SortStableFunc(faults, func(a, b fieldError) int { return cmp.Compare(a.field, b.field) })
 		return invalid(faults...)
 	}
-	_, err := s.prices(path+".model", path, def)
+	_, err := s.prices(path+".model", path, def.AgentSpec)
 	return err
+}
+
+// verifyFault says why a tool cannot be verified by the one that it names, or "".
+func verifyFault(def definition, tool loop.ToolSpec) string {
+	if tool.Verify == "" || tool.Verify == tool.Name {
+		return ""
+	}
+	verifier, ok := def.Tool(tool.Verify)
+	switch {
+	case !ok:
+		return fmt.Sprintf("the agent has no tool %q: name one of its own", tool.Verify)
+	case verifier.Effect != loop.ReadOnly:
+		return fmt.Sprintf("tool %q is not EFFECT_READ_ONLY, so looking could do harm: name one that is", tool.Verify)
+	case verifier.HTTP == nil && verifier.MCP == nil:
+		return fmt.Sprintf("tool %q is not one that loopd can ask by itself: name an HTTP or MCP tool", tool.Verify)
+	}
+	return ""
 }
 
 // prices finds what the models of a definition cost: the model's first, then those of

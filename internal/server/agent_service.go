@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
@@ -93,26 +94,25 @@ func (a *agentService) UpdateAgent(ctx context.Context, req *loopdv1.UpdateAgent
 	if err != nil {
 		return a.answer(agent, id, err)
 	}
-	agent, err = a.s.store.UpdateAgent(ctx, masked(newest, agent, req.GetUpdateMask()), idem)
+	takes := maskOf(req.GetUpdateMask())
+	if takes("display_name") {
+		newest.DisplayName = agent.DisplayName
+	}
+	if takes("labels") {
+		newest.Labels = agent.Labels
+	}
+	if takes("spec") {
+		newest.Spec = agent.Spec
+	}
+	agent, err = a.s.store.UpdateAgent(ctx, newest, idem)
 	return a.answer(agent, id, err)
 }
 
-// masked takes from the update what the mask names, and the rest from the agent as
-// it is. No mask takes everything.
-func masked(agent, update postgres.Agent, mask *fieldmaskpb.FieldMask) postgres.Agent {
-	takes := func(path string) bool {
+// maskOf tells which fields an update takes from its request. No mask takes all.
+func maskOf(mask *fieldmaskpb.FieldMask) (takes func(path string) bool) {
+	return func(path string) bool {
 		return len(mask.GetPaths()) == 0 || slices.Contains(mask.GetPaths(), path)
 	}
-	if takes("display_name") {
-		agent.DisplayName = update.DisplayName
-	}
-	if takes("labels") {
-		agent.Labels = update.Labels
-	}
-	if takes("spec") {
-		agent.Spec = update.Spec
-	}
-	return agent
 }
 
 // ArchiveAgent retires an agent.
@@ -149,17 +149,25 @@ func (s *Server) agent(ctx context.Context, name string, version int64) (postgre
 // draft checks what a request says of an agent, and makes of it what is stored.
 func (a *agentService) draft(ctx context.Context, id string, agent *loopdv1.Agent) (postgres.Agent, error) {
 	const path = "agent.spec"
-	def, err := definitionOf(path, agent.GetSpec())
+	spec := proto.CloneOf(agent.GetSpec())
+	if err := a.s.pin(ctx, path, spec); err != nil {
+		return postgres.Agent{}, err
+	}
+	def, err := a.s.definitionOf(path, spec)
 	if err != nil {
 		return postgres.Agent{}, err
 	}
-	if err := a.s.checkDefinition(path, agent.GetSpec(), def); err != nil {
+	if err := a.s.checkDefinition(path, def); err != nil {
 		return postgres.Agent{}, err
 	}
-	if _, err := a.s.limitsOf(path+".limits", agent.GetSpec().GetLimits()); err != nil {
+	limits, err := a.s.limitsOf(path+".limits", spec.GetLimits())
+	if err != nil {
 		return postgres.Agent{}, err
 	}
-	spec, err := encodeSpec(agent.GetSpec())
+	if err := a.s.embed(ctx, agentName(id), &def, limits); err != nil {
+		return postgres.Agent{}, err
+	}
+	encoded, err := encode(spec)
 	if err != nil {
 		return postgres.Agent{}, err
 	}
@@ -167,24 +175,24 @@ func (a *agentService) draft(ctx context.Context, id string, agent *loopdv1.Agen
 	if name == "" {
 		name = id
 	}
-	return postgres.Agent{Tenant: tenant(ctx), ID: id, DisplayName: name, Labels: agent.GetLabels(), Spec: spec}, nil
+	return postgres.Agent{Tenant: tenant(ctx), ID: id, DisplayName: name, Labels: agent.GetLabels(), Spec: encoded}, nil
 }
 
-// encodeSpec writes a definition as it is stored: the API's own JSON.
-func encodeSpec(spec *loopdv1.AgentSpec) ([]byte, error) {
-	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(spec)
+// encode writes a definition as it is stored: the API's own JSON.
+func encode(definition proto.Message) ([]byte, error) {
+	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(definition)
 	if err != nil {
-		return nil, fmt.Errorf("encode an agent's definition: %w", err)
+		return nil, fmt.Errorf("encode a definition: %w", err)
 	}
 	var compact bytes.Buffer // protojson adds spaces at random
 	if err := json.Compact(&compact, encoded); err != nil {
-		return nil, fmt.Errorf("encode an agent's definition: %w", err)
+		return nil, fmt.Errorf("encode a definition: %w", err)
 	}
 	return compact.Bytes(), nil
 }
 
-// decodeSpec reads what encodeSpec wrote, also what a newer loopd wrote: fields
-// that this one does not know stay behind.
+// decodeSpec reads an agent's definition as encode wrote it, also as a newer loopd did:
+// fields that this one does not know stay behind.
 func decodeSpec(stored []byte) (*loopdv1.AgentSpec, error) {
 	spec := &loopdv1.AgentSpec{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(stored, spec); err != nil {

@@ -320,8 +320,8 @@ func TestDecisions(t *testing.T) {
 		t.Fatalf("signals are %v, %v", signals, err)
 	}
 	want := []loop.Body{
-		loop.ApprovalDecided{CallID: "c1-1", ArgsHash: hash("c1-1"), Approved: true, Reason: "fine"},
-		loop.ApprovalDecided{CallID: "c1-2", ArgsHash: hash("c1-2"), Approved: false, Reason: "too much"},
+		loop.ApprovalDecided{CallID: "c1-1", ArgsHash: hash("c1-1"), Approved: true, By: "unauthenticated", Reason: "fine"},
+		loop.ApprovalDecided{CallID: "c1-2", ArgsHash: hash("c1-2"), Approved: false, By: "unauthenticated", Reason: "too much"},
 	}
 	if diff := cmp.Diff(want, []loop.Body{signals[0].Body, signals[1].Body}); diff != "" {
 		t.Errorf("signals (-want +got):\n%s", diff)
@@ -355,7 +355,7 @@ func TestDecisions(t *testing.T) {
 	if err != nil || len(signals) != 1 {
 		t.Fatalf("signals are %v, %v", signals, err)
 	}
-	resolved := loop.CallResolved{CallID: "c1-1", Resolution: loop.ResolvedSucceeded, Result: "paid", Reason: "seen in the ledger"}
+	resolved := loop.CallResolved{CallID: "c1-1", Resolution: loop.ResolvedSucceeded, Result: "paid", By: "unauthenticated", Reason: "seen in the ledger"}
 	if diff := cmp.Diff(loop.Body(resolved), signals[0].Body); diff != "" {
 		t.Errorf("signal (-want +got):\n%s", diff)
 	}

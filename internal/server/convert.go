@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -28,7 +29,7 @@ func timeProto(t time.Time) *timestamppb.Timestamp {
 // runProto shows a run.
 func runProto(run postgres.Run) *loopdv1.Run {
 	name, head := runName(run.Ref.ID), run.Head
-	return &loopdv1.Run{
+	p := &loopdv1.Run{
 		Name: name, Agent: run.Agent, AgentVersion: run.AgentVersion, Input: run.Input,
 		State: runStateProto(head.State), Done: head.State.Terminal(), Phase: phaseWord(head),
 		Limits: limitsProto(run.Limits), Labels: run.Labels,
@@ -39,16 +40,36 @@ func runProto(run postgres.Run) *loopdv1.Run {
 		Usage: usageProto(head.Usage), CostUsd: head.Cost.Total().String(),
 		CostEstimatedUsd: head.Estimated.String(), CostHeldUsd: head.Held.String(),
 		Answer: head.Answer, AnswerPartial: head.Partial, AnswerJson: answerJSON(run),
-		Stop: stopProto(head.Stop), RequiredActions: requiredProto(name, head),
+		Stop: stopProto(head.Stop), RequiredActions: requiredProto(run.Ref.ID, head),
+		SideEffects: sideEffectsProto(run.Ref.ID, head.SideEffects), Root: name,
 	}
+	if parent := run.Parent; parent != nil {
+		p.Parent, p.Root, p.Depth = runName(parent.RunID), runName(parent.RootID), clampInt32(parent.Depth)
+		p.ParentCall = callName(p.Parent, parent.CallID)
+	}
+	return p
+}
+
+// sideEffectsProto shows the ledger of the run with the given id.
+func sideEffectsProto(run string, ledger []loop.SideEffectHead) []*loopdv1.SideEffect {
+	shown := make([]*loopdv1.SideEffect, len(ledger))
+	for i, e := range ledger {
+		shown[i] = &loopdv1.SideEffect{
+			ToolCall: callName(runName(cmp.Or(e.RunID, run)), e.CallID), Tool: e.Tool, Effect: effectProto(e.Effect),
+			ArgumentsSha256: e.ArgsHash, IdempotencyKey: e.Key, State: callStateProto(e.State), Outcome: string(e.Outcome),
+		}
+	}
+	return shown
 }
 
 // phaseWord is the phase in the API's words: what a run waits for is told by its
 // required actions.
 func phaseWord(head loop.Head) string {
 	switch head.Phase {
-	case string(loop.WaitApproval), string(loop.WaitInDoubt):
+	case string(loop.WaitApproval), string(loop.WaitInDoubt), string(loop.WaitResult):
 		return "waiting"
+	case string(loop.WaitChild):
+		return "children"
 	case string(loop.WaitDrain):
 		return "queue"
 	}
@@ -92,8 +113,8 @@ func stopProto(s *loop.Stop) *loopdv1.Stop {
 	return p
 }
 
-// requiredProto lists what must be done while the run waits for it, and nothing
-// before or afterwards.
+// requiredProto lists what must be done while the run with the given id waits for it,
+// and nothing before or afterwards.
 func requiredProto(run string, head loop.Head) []*loopdv1.RequiredAction {
 	if head.State != loop.StateRequiresAction {
 		return nil
@@ -101,8 +122,12 @@ func requiredProto(run string, head loop.Head) []*loopdv1.RequiredAction {
 	actions := make([]*loopdv1.RequiredAction, len(head.RequiredActions))
 	for i, a := range head.RequiredActions {
 		actions[i] = &loopdv1.RequiredAction{
-			Kind: requiredKindProto(a.Kind), ToolCall: callName(run, a.CallID), Tool: a.Tool,
-			ArgumentsJson: a.Args, ArgumentsSha256: a.ArgsHash, Deadline: timeProto(a.Deadline),
+			Kind: requiredKindProto(a.Kind), ToolCall: callName(runName(run), a.CallID), Tool: a.Tool,
+			ArgumentsJson: a.Args, ArgumentsSha256: a.ArgsHash, Deadline: timeProto(a.Deadline), Attempt: clampInt32(a.Attempt),
+		}
+		switch actions[i].GetKind() {
+		case loopdv1.RequiredAction_KIND_APPROVE, loopdv1.RequiredAction_KIND_ANSWER:
+			actions[i].Approval = approvalName(run, a.CallID)
 		}
 	}
 	return actions
@@ -110,14 +135,22 @@ func requiredProto(run string, head loop.Head) []*loopdv1.RequiredAction {
 
 // toolCallProto shows a tool call of the run with the given name.
 func toolCallProto(run string, c loop.CallHead) *loopdv1.ToolCall {
-	return &loopdv1.ToolCall{
+	p := &loopdv1.ToolCall{
 		Name: callName(run, c.Call.ID), CallId: c.Call.ID, ProviderCallId: c.Call.ProviderID, Tool: c.Call.Name,
 		Iteration: clampInt32(c.Iteration), ArgumentsJson: c.Call.Args, ArgumentsSha256: c.ArgsHash,
 		Effect: effectProto(c.Effect), State: callStateProto(c.State), Outcome: string(c.Outcome),
 		Attempt: clampInt32(c.Attempt), IdempotencyKey: c.Key,
 		Result: c.Result, ResultTruncated: c.Cut, ResultBytes: c.Bytes,
 		StartTime: timeProto(c.StartedAt), EndTime: timeProto(c.FinishedAt),
+		WaitUntil: timeProto(c.Until), EditedArgumentsJson: c.Edited,
 	}
+	if c.ChildID != "" {
+		p.ChildRun = runName(c.ChildID)
+	}
+	if !c.AskedAt.IsZero() {
+		p.Approval = approvalName(runRef("", run).ID, c.Call.ID)
+	}
+	return p
 }
 
 // messageProto shows one entry of a transcript, without any wire format. sizes are

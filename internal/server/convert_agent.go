@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -14,59 +13,64 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-// What a tool gets that does not say otherwise; the protos publish these.
-const (
-	defaultToolTimeout = 30 * time.Second
-	defaultResultBytes = 64 << 10
-	maxSchemaBytes     = 64 << 10
-)
+// definition is an agent's definition as it was read from a request, or from what
+// is stored.
+type definition struct {
+	loop.AgentSpec
 
-// definitionOf reads an agent's definition. path names it in the request, for
-// errors.
-func definitionOf(path string, spec *loopdv1.AgentSpec) (loop.AgentSpec, error) {
-	def := loop.AgentSpec{Model: spec.GetModel(), Instructions: spec.GetInstructions()}
-	def.Fallbacks = spec.GetFallbackModels()
+	places map[string]string // of tools in the request, by name
+}
+
+// definitionOf reads an agent's definition, with tools pinned and agents not yet
+// embedded. path names it in the request, for errors.
+func (s *Server) definitionOf(path string, spec *loopdv1.AgentSpec) (definition, error) {
+	def := definition{
+		AgentSpec: loop.AgentSpec{
+			Model: spec.GetModel(), Instructions: spec.GetInstructions(), Fallbacks: spec.GetFallbackModels(), OnDoubt: doubtRuleOf(spec.GetOnDoubt()),
+		},
+		places: make(map[string]string, len(spec.GetTools())+len(spec.GetToolRefs())),
+	}
 	if settings := spec.GetModelSettings(); settings != nil {
 		def.Temperature = settings.Temperature
 		def.Reasoning = loop.Reasoning{Effort: settings.GetReasoning().GetEffort(), Budget: settings.GetReasoning().GetBudgetTokens()}
 	}
+	var err error
+	if def.OutputSchema, err = schemaOf(path+".output.json_schema", spec.GetOutput().GetJsonSchema()); err != nil {
+		return definition{}, err
+	}
 	for i, tool := range spec.GetTools() {
-		t, err := toolOf(fmt.Sprintf("%s.tools[%d]", path, i), tool)
-		if err != nil {
-			return loop.AgentSpec{}, err
+		if err := s.addTool(&def, fmt.Sprintf("%s.tools[%d]", path, i), tool, 0); err != nil {
+			return definition{}, err
 		}
-		def.Tools = append(def.Tools, t)
+	}
+	for i, ref := range spec.GetToolRefs() {
+		if err := s.addTool(&def, fmt.Sprintf("%s.tool_refs[%d]", path, i), ref.GetSpec(), ref.GetVersion()); err != nil {
+			return definition{}, err
+		}
+	}
+	if n := len(def.Tools); n > maxTools {
+		return definition{}, invalid(fieldError{path + ".tool_refs", fmt.Sprintf("the agent has %d tools, and may have %d", n, maxTools)})
 	}
 	// A fixed order keeps the start of every request the same, so prompt caches match.
 	slices.SortFunc(def.Tools, func(a, b loop.ToolSpec) int { return cmp.Compare(a.Name, b.Name) })
-	var err error
-	def.OutputSchema, err = schemaOf(path+".output.json_schema", spec.GetOutput().GetJsonSchema())
-	return def, err
+	return def, nil
 }
 
-func toolOf(path string, t *loopdv1.Tool) (loop.ToolSpec, error) {
-	schema, err := schemaOf(path+".input_schema", t.GetInputSchema())
+// maxTools is how many tools an agent may have; the protos publish it.
+const maxTools = 128
+
+// addTool adds a tool that stands at place in the request.
+func (s *Server) addTool(def *definition, place string, tool *loopdv1.Tool, version int64) error {
+	t, err := s.toolOf(place, tool, def.OutputSchema)
 	if err != nil {
-		return loop.ToolSpec{}, err
+		return err
 	}
-	if schema == nil {
-		schema = json.RawMessage(`{"type":"object"}`)
+	if other, taken := def.places[t.Name]; taken {
+		return invalid(fieldError{place, fmt.Sprintf("%s has the name %q too: rename one", other, t.Name)})
 	}
-	spec := loop.ToolSpec{
-		Name: t.GetName(), Description: t.GetDescription(), Schema: schema, Effect: effectOf(t.GetEffect()),
-		Timeout: defaultToolTimeout, MaxResultBytes: defaultResultBytes,
-		Pollable: t.GetPollable(), VolatileArgs: t.GetVolatileArgs(), VolatileResult: t.GetVolatileResultPaths(),
-	}
-	if t.Timeout != nil {
-		spec.Timeout = t.GetTimeout().AsDuration()
-	}
-	if t.MaxResultBytes != nil {
-		spec.MaxResultBytes = int64(t.GetMaxResultBytes())
-	}
-	if h := t.GetHttp(); h != nil {
-		spec.HTTP = &loop.HTTPSpec{Method: h.GetMethod(), URL: h.GetUrl(), Headers: h.GetHeaders()}
-	}
-	return spec, nil
+	t.Version = version
+	def.Tools, def.places[t.Name] = append(def.Tools, t), place
+	return nil
 }
 
 // schemaOf writes a schema as JSON with sorted keys, nil for none.

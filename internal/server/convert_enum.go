@@ -7,6 +7,7 @@ import (
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
 	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/postgres"
 )
 
 // The enums of the API are the words of loop with a prefix, so they convert by
@@ -60,4 +61,52 @@ func resolutionOf(r loopdv1.Resolution) loop.Resolution {
 
 func requiredKindProto(kind string) loopdv1.RequiredAction_Kind {
 	return loopdv1.RequiredAction_Kind(enumNumber(loopdv1.RequiredAction_Kind(0), "KIND_", kind))
+}
+
+func approvalModeOf(m loopdv1.ApprovalMode) loop.ApprovalMode {
+	if m == loopdv1.ApprovalMode_APPROVAL_MODE_UNSPECIFIED {
+		return ""
+	}
+	return loop.ApprovalMode(strings.ToLower(strings.TrimPrefix(m.String(), "APPROVAL_MODE_")))
+}
+
+func builtinOf(b loopdv1.Builtin) loop.Builtin {
+	return loop.Builtin(strings.ToLower(strings.TrimPrefix(b.String(), "BUILTIN_")))
+}
+
+func doubtRuleOf(d loopdv1.OnDoubt) loop.DoubtRule {
+	if d == loopdv1.OnDoubt_ON_DOUBT_UNSPECIFIED {
+		return ""
+	}
+	return loop.DoubtRule(strings.ToLower(strings.TrimPrefix(d.String(), "ON_DOUBT_")))
+}
+
+func httpBodyOf(b loopdv1.HttpBody) string {
+	if b == loopdv1.HttpBody_HTTP_BODY_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(b.String(), "HTTP_BODY_"))
+}
+
+func httpBodyProto(word string) loopdv1.HttpBody {
+	return loopdv1.HttpBody(enumNumber(loopdv1.HttpBody(0), "HTTP_BODY_", word))
+}
+
+func callStateOf(s loopdv1.ToolCallState) loop.CallState {
+	return loop.CallState(strings.TrimPrefix(s.String(), "TOOL_CALL_STATE_"))
+}
+
+func approvalStateProto(s postgres.ApprovalState) loopdv1.ApprovalState {
+	return loopdv1.ApprovalState(enumNumber(loopdv1.ApprovalState(0), "APPROVAL_STATE_", string(s)))
+}
+
+func approvalStateOf(s loopdv1.ApprovalState) postgres.ApprovalState {
+	if s == loopdv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED {
+		return ""
+	}
+	return postgres.ApprovalState(strings.TrimPrefix(s.String(), "APPROVAL_STATE_"))
+}
+
+func approvalKindProto(k postgres.ApprovalKind) loopdv1.Approval_Kind {
+	return loopdv1.Approval_Kind(enumNumber(loopdv1.Approval_Kind(0), "KIND_", string(k)))
 }

@@ -66,7 +66,7 @@ func TestRefusals(t *testing.T) {
 		"unknown fallback":   {"POST", "/v1/agents?agentId=a", spec(`{"model": "acme/large-1", "fallbackModels": ["acne/backup-1"]}`), 400, "MODEL_UNKNOWN", "agent.spec.fallback_models[0]", "acne"},
 		"fallback to itself": {"POST", "/v1/agents?agentId=a", spec(`{"model": "acme/large-1", "fallbackModels": ["acme/large-1"]}`), 400, "FIELD_INVALID", "agent.spec.fallback_models[0]", "itself"},
 		"bad effort":         {"POST", "/v1/agents?agentId=a", spec(`{"model": "acme/large-1", "modelSettings": {"reasoning": {"effort": "extreme"}}}`), 400, "FIELD_INVALID", "agent.spec.model_settings.reasoning.effort", "extreme"},
-		"bad tool":           {"POST", "/v1/agents?agentId=a", spec(`{"model": "acme/large-1", "tools": [{"name": "u", "http": {"method": "GET", "url": "http://fine/"}}, {"name": "t", "http": {"method": "GET", "url": "http://forbidden/"}}]}`), 400, "FIELD_INVALID", "agent.spec.tools[1]", "not allowed"},
+		"bad tool":           {"POST", "/v1/agents?agentId=a", spec(`{"model": "acme/large-1", "tools": [{"name": "u", "http": {"method": "GET", "url": "http://fine/"}}, {"name": "t", "http": {"method": "GET", "url": "http://forbidden/"}}]}`), 400, "FIELD_INVALID", "agent.spec.tools[1].http.url", "not allowed"},
 		"tool without kind":  {"POST", "/v1/agents?agentId=a", spec(`{"model": "acme/large-1", "tools": [{"name": "t"}]}`), 400, "FIELD_INVALID", "agent.spec.tools[0].kind", ""},
 		"id taken":           {"POST", "/v1/agents?agentId=support", spec(`{"model": "acme/large-1"}`), 409, "AGENT_EXISTS", "", "agents/support"},
 		"bad mask":           {"PATCH", "/v1/agents/support?updateMask=version", spec(`{"model": "acme/large-1"}`), 400, "FIELD_INVALID", "update_mask", ""},

@@ -31,7 +31,8 @@ const (
 	// its instructions and some large schemas, fits several times.
 	maxBody = 1 << 20
 	// maxRunBody is the largest body that creates a run: in base64 its attachments are
-	// a third larger than maxInline, and the longest input has 2.4 MB of escapes.
+	// a third larger than maxInline, and the longest input has 2.4 MB of escapes. The
+	// largest OpenAPI document to import fits as well.
 	maxRunBody = maxInline/3*4 + 3<<20
 	// maxHeader is the largest HTTP or gRPC header block.
 	maxHeader = 16 << 10
@@ -64,11 +65,13 @@ func newAPI(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error) {
 		runtime.WithDisableHTTPMethodOverride(),
 		runtime.WithDisablePathLengthFallback(),
 	)
-	if err := loopdv1.RegisterAgentServiceHandler(ctx, gateway, conn); err != nil {
-		return nil, fmt.Errorf("register the agent service: %w", err)
-	}
-	if err := loopdv1.RegisterRunServiceHandler(ctx, gateway, conn); err != nil {
-		return nil, fmt.Errorf("register the run service: %w", err)
+	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
+		loopdv1.RegisterAgentServiceHandler, loopdv1.RegisterRunServiceHandler, loopdv1.RegisterToolServiceHandler,
+		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler,
+	} {
+		if err := register(ctx, gateway, conn); err != nil {
+			return nil, fmt.Errorf("register a service: %w", err)
+		}
 	}
 	events := &eventsHandler{gateway: gateway, client: loopdv1.NewRunServiceClient(conn), json: plain}
 	mux := http.NewServeMux()
@@ -142,6 +145,12 @@ func (t *timedWriter) Write(b []byte) (int, error) {
 // Unwrap lets a ResponseController reach the connection.
 func (t *timedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
+// large reports whether documents are sent to a path: attachments, what to import,
+// results of tools.
+func large(path string) bool {
+	return path == "/v1/runs" || path == "/v1/tools:importOpenApi" || strings.HasSuffix(path, ":submitToolResults")
+}
+
 // readBody reads the whole body before anything is done, and refuses one that is
 // too large or not exactly one JSON value. The gateway alone would act on the
 // first value and ignore what follows.
@@ -152,7 +161,7 @@ func readBody(next http.Handler) http.Handler {
 			return
 		}
 		limit, within := int64(maxBody), bodyTimeout
-		if r.Method == http.MethodPost && r.URL.Path == "/v1/runs" {
+		if r.Method == http.MethodPost && large(r.URL.Path) {
 			limit, within = maxRunBody, runBodyTimeout
 		}
 		control := http.NewResponseController(w)

@@ -66,6 +66,14 @@ func (s *Server) settle(ctx context.Context, idem postgres.Idempotency, replayed
 		return nil
 	}
 	s.metrics.idempotency.WithLabelValues(idempotencyReplayed).Inc()
+	return markReplayed(ctx, true)
+}
+
+// markReplayed tells the client that it reads the answer to an earlier request.
+func markReplayed(ctx context.Context, replayed bool) error {
+	if !replayed {
+		return nil
+	}
 	if err := grpc.SetHeader(ctx, metadata.Pairs(keyReplayed, "true")); err != nil {
 		return fmt.Errorf("mark the answer as replayed: %w", err)
 	}

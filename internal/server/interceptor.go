@@ -168,7 +168,10 @@ func excerpt(s string) string {
 // rules before the first of them arrives.
 func requests() []protoreflect.MessageDescriptor {
 	var all []protoreflect.MessageDescriptor
-	for _, file := range []protoreflect.FileDescriptor{loopdv1.File_loopd_v1_agent_service_proto, loopdv1.File_loopd_v1_run_service_proto} {
+	for _, file := range []protoreflect.FileDescriptor{
+		loopdv1.File_loopd_v1_agent_service_proto, loopdv1.File_loopd_v1_run_service_proto, loopdv1.File_loopd_v1_tool_service_proto,
+		loopdv1.File_loopd_v1_approval_service_proto, loopdv1.File_loopd_v1_policy_service_proto,
+	} {
 		for i := range file.Services().Len() {
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
@@ -205,6 +208,12 @@ func first(ctx context.Context, key string) string {
 // tenant is whose data a call sees. There is one until calls carry an identity:
 // then this function, and no other place, reads it from the metadata.
 func tenant(context.Context) string { return "default" }
+
+// subject is who a call comes from, for the record of what people decide. loopd does
+// not authenticate its callers yet, and what a request says of itself proves nothing,
+// so everybody is the same one. When calls carry credentials this function, and no
+// other place, reads whose they are.
+func subject(context.Context) string { return "unauthenticated" }
 
 // errDraining ends streams when the server shuts down. The client connects again
 // and goes on after the last event it has.

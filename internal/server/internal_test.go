@@ -40,11 +40,19 @@ func TestEnumsMirrorTheWordsOfLoop(t *testing.T) {
 		{loopdv1.StopReason(0), "STOP_REASON_", words(loop.StopReasons()...)},
 		{loopdv1.ToolCallState(0), "TOOL_CALL_STATE_", words(
 			loop.CallPlanned, loop.CallAwaitingApproval, loop.CallApproved, loop.CallRejected, loop.CallDenied, loop.CallStarted,
-			loop.CallSucceeded, loop.CallFailed, loop.CallNotSent, loop.CallInDoubt, loop.CallSkipped, loop.CallCancelled)},
+			loop.CallOffered, loop.CallSucceeded, loop.CallFailed, loop.CallNotSent, loop.CallInDoubt, loop.CallSkipped, loop.CallCancelled)},
 		{loopdv1.Effect(0), "EFFECT_", words(loop.ReadOnly, loop.Idempotent, loop.SideEffect, loop.Irreversible)},
 		{loopdv1.Role(0), "ROLE_", words(loop.RoleUser, loop.RoleAssistant)},
 		{loopdv1.Resolution(0), "RESOLUTION_", words(loop.ResolvedSucceeded, loop.ResolvedNotExecuted, loop.ResolvedRetry)},
-		{loopdv1.RequiredAction_Kind(0), "KIND_", []string{"APPROVE", "RESOLVE"}},
+		{loopdv1.RequiredAction_Kind(0), "KIND_", []string{"APPROVE", "RESOLVE", "SUBMIT", "ANSWER"}},
+		{loopdv1.ApprovalMode(0), "APPROVAL_MODE_", words(loop.ApprovalNever, loop.ApprovalAlways, loop.ApprovalWhen)},
+		{loopdv1.Builtin(0), "BUILTIN_", words(
+			loop.BuiltinWait, loop.BuiltinAskHuman, loop.BuiltinFinish, loop.BuiltinMemoryGet, loop.BuiltinMemoryPut, loop.BuiltinMemorySearch)},
+		{loopdv1.OnDoubt(0), "ON_DOUBT_", words(loop.DoubtWaits, loop.DoubtTellsModel)},
+		{loopdv1.HttpBody(0), "HTTP_BODY_", []string{"JSON", "FORM", "NONE"}},
+		{loopdv1.ApprovalState(0), "APPROVAL_STATE_", words(
+			postgres.ApprovalPending, postgres.ApprovalApproved, postgres.ApprovalDenied, postgres.ApprovalExpired, postgres.ApprovalCancelled)},
+		{loopdv1.Approval_Kind(0), "KIND_", words(postgres.KindApprove, postgres.KindAnswer)},
 	} {
 		t.Run(string(c.enum.Descriptor().Name()), func(t *testing.T) {
 			t.Parallel()
@@ -84,6 +92,18 @@ func TestEnumsConvertBack(t *testing.T) {
 	}
 	if got := effectOf(loopdv1.Effect_EFFECT_UNSPECIFIED); got != loop.Irreversible {
 		t.Errorf("an undeclared effect is %q, want %q", got, loop.Irreversible)
+	}
+	if got := callStateOf(callStateProto(loop.CallOffered)); got != loop.CallOffered {
+		t.Errorf("call state comes back as %q", got)
+	}
+	if got := builtinOf(loopdv1.Builtin_BUILTIN_ASK_HUMAN); got != loop.BuiltinAskHuman {
+		t.Errorf("a built-in tool comes back as %q", got)
+	}
+	if got := doubtRuleOf(loopdv1.OnDoubt_ON_DOUBT_TELL_MODEL); got != loop.DoubtTellsModel {
+		t.Errorf("the rule for doubt comes back as %q", got)
+	}
+	if got := approvalModeOf(loopdv1.ApprovalMode_APPROVAL_MODE_WHEN); got != loop.ApprovalWhen {
+		t.Errorf("an approval mode comes back as %q", got)
 	}
 	if got := resolutionOf(loopdv1.Resolution_RESOLUTION_NOT_EXECUTED); got != loop.ResolvedNotExecuted {
 		t.Errorf("resolution comes back as %q", got)
@@ -215,6 +235,35 @@ func TestDistance(t *testing.T) {
 	}
 }
 
+// TestLocated: a problem of a tool says which of its fields it is about.
+func TestLocated(t *testing.T) {
+	t.Parallel()
+	for problem, want := range map[string]fieldError{
+		"http.url: must be absolute":            {"tool.spec.http.url", "must be absolute"},
+		`http.headers["X-A"]: set by loopd: no`: {`tool.spec.http.headers["X-A"]`, "set by loopd: no"},
+		"schema: must be an object":             {"tool.spec.input_schema", "must be an object"},
+		"a secret: is not set":                  {"tool.spec", "a secret: is not set"},
+		"nothing to say":                        {"tool.spec", "nothing to say"},
+	} {
+		if got := located("tool.spec", problem); got != want {
+			t.Errorf("located(%q) = %v, want %v", problem, got, want)
+		}
+	}
+}
+
+func TestIDsOfImportedTools(t *testing.T) {
+	t.Parallel()
+	taken := make(map[string]bool)
+	for _, c := range []struct{ name, want string }{
+		{"get_Order", "get-order"}, {"get__order_", "get-order-2"}, {"2fa", "tool-2fa"}, {"___", "tool"},
+		{strings.Repeat("a", 64), strings.Repeat("a", 63)}, {strings.Repeat("a", 63), strings.Repeat("a", 61) + "-2"},
+	} {
+		if got := idFor(c.name, taken); got != c.want {
+			t.Errorf("the id for %q is %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 func TestPageTokensBelongToTheirRequest(t *testing.T) {
 	t.Parallel()
 	req := &loopdv1.ListRunsRequest{Agent: "agents/a", PageSize: 3}
@@ -258,17 +307,17 @@ func expectWakes(t *testing.T, when string, got, want map[string]int) {
 
 func TestTooManyAgentsShareALabel(t *testing.T) {
 	t.Parallel()
-	m := &metrics{agents: make(map[string]bool)}
+	m := &metrics{agents: labels{most: maxAgentLabels}}
 	for i := range maxAgentLabels {
 		name := string(rune('a' + i))
-		if got := m.agentLabel(name); got != name {
+		if got := m.agents.of(name); got != name {
 			t.Errorf("label of agent %s is %s", name, got)
 		}
 	}
-	if got := m.agentLabel("one-more"); got != "_other" {
+	if got := m.agents.of("one-more"); got != "_other" {
 		t.Errorf("label of one agent too many is %q", got)
 	}
-	if got := m.agentLabel("a"); got != "a" {
+	if got := m.agents.of("a"); got != "a" {
 		t.Errorf("label of the first agent became %q", got)
 	}
 }

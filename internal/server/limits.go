@@ -51,6 +51,9 @@ func overlay(dst *loop.Limits, l *loopdv1.Limits) error {
 	set(&dst.AnswerOutput, l.AnswerMaxOutputTokens)
 	set(&dst.Reasks, l.MaxReasks)
 	set(&dst.StopAt, l.ContextStopAt)
+	set(&dst.ChildDepth, l.MaxChildDepth)
+	set(&dst.ActiveChildren, l.MaxActiveChildren)
+	set(&dst.Children, l.MaxChildren)
 	if l.Deadline != nil {
 		dst.Deadline = l.GetDeadline().AsDuration()
 	}
@@ -59,6 +62,9 @@ func overlay(dst *loop.Limits, l *loopdv1.Limits) error {
 	}
 	if l.NoProgressStop != nil {
 		dst.NoProgressStops = l.GetNoProgressStop()
+	}
+	if l.CountInput != nil {
+		dst.CountInput = l.GetCountInput()
 	}
 	if l.MaxCostUsd != nil {
 		cost, err := loop.ParseUSD(l.GetMaxCostUsd())
@@ -133,5 +139,9 @@ func limitsProto(l loop.Limits) *loopdv1.Limits {
 		MaxReasks:                  new(clampInt32(l.Reasks)),
 		ContextStopAt:              new(l.StopAt),
 		NoProgressStop:             new(l.NoProgressStops),
+		MaxChildDepth:              new(clampInt32(l.ChildDepth)),
+		MaxActiveChildren:          new(clampInt32(l.ActiveChildren)),
+		MaxChildren:                new(clampInt32(l.Children)),
+		CountInput:                 new(l.CountInput),
 	}
 }

@@ -2,14 +2,30 @@ package server
 
 import (
 	"fmt"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
 )
 
 // maxAgentLabels bounds the series of the agent label: the first that many agents
 // of a process have their own, the rest share one.
 const maxAgentLabels = 25
+
+// maxToolLabels is the same for tools. A call that waits for a person is of a tool that
+// its agent has, so no model chooses the label.
+const maxToolLabels = 60
+
+// What a person decided.
+const (
+	decisionApproved = "approved"
+	decisionEdited   = "edited"
+	decisionDenied   = "denied"
+	decisionAnswered = "answered"
+)
 
 // What became of a request that carried a request id.
 const (
@@ -24,9 +40,33 @@ type metrics struct {
 	idempotency *prometheus.CounterVec
 	streams     prometheus.Gauge
 	resumes     prometheus.Counter
+	approvals   *prometheus.CounterVec
+	approvalAge *prometheus.HistogramVec
+	results     *prometheus.CounterVec
 
-	mu     sync.Mutex
-	agents map[string]bool // that have their own label
+	agents, tools labels
+}
+
+// labels are the values of a label, bounded in number.
+type labels struct {
+	most int
+
+	mu    sync.Mutex
+	known map[string]bool // that have their own series
+}
+
+// of is the label's value for a name: the name itself, or "_other".
+func (l *labels) of(name string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.known[name] && len(l.known) >= l.most {
+		return "_other"
+	}
+	if l.known == nil {
+		l.known = make(map[string]bool)
+	}
+	l.known[name] = true
+	return name
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -43,12 +83,23 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		resumes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "loopd_sse_resumes_total", Help: "Event streams that went on after an event the client already had.",
 		}),
-		agents: make(map[string]bool),
+		approvals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loopd_approvals_decided_total", Help: "Approvals that people decided, by tool and decision: approved, edited, denied or answered.",
+		}, []string{"tool", "decision"}),
+		approvalAge: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "loopd_approval_wait_seconds", Help: "How long calls waited for the person who decided, by decision.",
+			// From somebody who watches to somebody who comes back after the weekend.
+			Buckets: []float64{5, 15, 30, 60, 120, 300, 600, 1800, 3600, 14400, 43200, 86400, 259200},
+		}, []string{"decision"}),
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loopd_results_submitted_total", Help: "Results of tools that callers run themselves, by what became of them: accepted, repeated or refused.",
+		}, []string{"status"}),
+		agents: labels{most: maxAgentLabels}, tools: labels{most: maxToolLabels},
 	}
 	for _, result := range []string{idempotencyNew, idempotencyReplayed, idempotencyMismatch} {
 		m.idempotency.WithLabelValues(result) // a rate needs the zero before the first
 	}
-	for _, c := range []prometheus.Collector{m.runsStarted, m.idempotency, m.streams, m.resumes} {
+	for _, c := range []prometheus.Collector{m.runsStarted, m.idempotency, m.streams, m.resumes, m.approvals, m.approvalAge, m.results} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register the server's metrics: %w", err)
 		}
@@ -58,15 +109,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 
 // runStarted counts a run of an agent that exists.
 func (m *metrics) runStarted(agent, source string) {
-	m.runsStarted.WithLabelValues(m.agentLabel(agent), source).Inc()
+	m.runsStarted.WithLabelValues(m.agents.of(agent), source).Inc()
 }
 
-func (m *metrics) agentLabel(agent string) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.agents[agent] && len(m.agents) >= maxAgentLabels {
-		return "_other"
-	}
-	m.agents[agent] = true
-	return agent
+// decided counts what a person decided about a call of a tool, after how long.
+func (m *metrics) decided(tool, decision string, waited time.Duration) {
+	m.approvals.WithLabelValues(m.tools.of(tool), decision).Inc()
+	m.approvalAge.WithLabelValues(decision).Observe(waited.Seconds())
+}
+
+// statusLabel is what became of a result, as a label.
+func statusLabel(s loopdv1.ToolResultStatus_Status) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "STATUS_"))
 }

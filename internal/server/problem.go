@@ -151,14 +151,19 @@ func refuseHTTP(w http.ResponseWriter, r *refusal, httpStatus int) {
 	writeProblem(w, p)
 }
 
+// bodyFields are the fields that bodies are, by the path they are sent to.
+var bodyFields = map[string]string{"/v1/agents": "/agent", "/v1/tools": "/tool", "/v1/policies": "/policy"}
+
 // handleError is the gateway's way to answer with an error.
 func handleError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Del("Trailer")
 	w.Header().Del("Transfer-Encoding")
 	p := problemOf(status.Convert(err))
-	if strings.HasPrefix(r.URL.Path, "/v1/agents") { // there the body is the field agent
-		for i, f := range p.Errors {
-			p.Errors[i].Pointer = strings.TrimPrefix(f.Pointer, "/agent")
+	for path, body := range bodyFields { // there the body is a field of the request
+		if strings.HasPrefix(r.URL.Path, path) {
+			for i, f := range p.Errors {
+				p.Errors[i].Pointer = strings.TrimPrefix(f.Pointer, body)
+			}
 		}
 	}
 	writeProblem(w, p)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,7 +54,7 @@ func (r *runService) CreateRun(ctx context.Context, req *loopdv1.CreateRunReques
 	if err != nil {
 		return nil, err
 	}
-	return runProto(run), nil
+	return r.show(ctx, run)
 }
 
 // spec is everything that the run will be held to, pinned now: a later change of
@@ -70,7 +71,7 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 	if err != nil {
 		return loop.Spec{}, err
 	}
-	def, err := definitionOf("agent", version)
+	def, err := r.s.definitionOf("agent", version)
 	if err != nil {
 		return loop.Spec{}, err
 	}
@@ -78,7 +79,10 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 	if err != nil {
 		return loop.Spec{}, err
 	}
-	prices, err := r.s.prices("agent", "agent.spec", def)
+	if err := r.s.embed(ctx, req.GetAgent(), &def, limits); err != nil {
+		return loop.Spec{}, err
+	}
+	prices, err := r.s.prices("agent", "agent.spec", def.AgentSpec)
 	if err != nil {
 		return loop.Spec{}, err
 	}
@@ -92,7 +96,7 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 	}
 	maps.Copy(labels, req.GetLabels())
 	return loop.Spec{
-		Agent: req.GetAgent(), AgentVersion: agent.Version, Definition: def,
+		Agent: req.GetAgent(), AgentVersion: agent.Version, Definition: def.AgentSpec,
 		Input: req.GetInput(), Attachments: attachments, Limits: limits,
 		Price: prices[0], FallbackPrices: prices[1:], Labels: labels, Source: source(ctx), Traceparent: traceparent(ctx),
 	}, nil
@@ -111,13 +115,34 @@ func (r *runService) GetRun(ctx context.Context, req *loopdv1.GetRunRequest) (*l
 	if err != nil {
 		return nil, err
 	}
-	return runProto(run), nil
+	return r.show(ctx, run)
 }
 
 // run reads a run by its name.
 func (r *runService) run(ctx context.Context, name string) (postgres.Run, error) {
 	run, err := r.s.store.GetRun(ctx, runRef(tenant(ctx), name))
 	return run, named(err, loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", name)
+}
+
+// show shows one run. Why its calls need approvals is told by the calls, so that a list
+// of runs does without.
+func (r *runService) show(ctx context.Context, run postgres.Run) (*loopdv1.Run, error) {
+	shown := runProto(run)
+	if !slices.ContainsFunc(shown.GetRequiredActions(), func(a *loopdv1.RequiredAction) bool { return a.GetApproval() != "" }) {
+		return shown, nil
+	}
+	calls, err := r.s.store.ToolCalls(ctx, run.Ref)
+	if err != nil {
+		return nil, err
+	}
+	reasons := make(map[string]string, len(calls))
+	for _, call := range calls {
+		reasons[callName(shown.GetName(), call.Call.ID)] = call.Asked
+	}
+	for _, action := range shown.GetRequiredActions() {
+		action.Reason = reasons[action.GetToolCall()]
+	}
+	return shown, nil
 }
 
 // ListRuns lists runs, newest first.
@@ -130,7 +155,7 @@ func (r *runService) ListRuns(ctx context.Context, req *loopdv1.ListRunsRequest)
 	if err != nil {
 		return nil, err
 	}
-	filter := postgres.RunFilter{Agent: req.GetAgent()}
+	filter := postgres.RunFilter{Agent: req.GetAgent(), Parent: runRef("", req.GetParent()).ID}
 	for _, state := range req.GetStates() {
 		filter.States = append(filter.States, runStateOf(state))
 	}
@@ -183,7 +208,7 @@ func (r *runService) WaitRun(ctx context.Context, req *loopdv1.WaitRunRequest) (
 			return nil, err
 		}
 		if last || run.Head.State.Terminal() || run.Head.State == loop.StateRequiresAction {
-			return runProto(run), nil
+			return r.show(ctx, run)
 		}
 		select {
 		case <-woken:
@@ -219,7 +244,7 @@ func (r *runService) CancelRun(ctx context.Context, req *loopdv1.CancelRunReques
 			fmt.Sprintf("%s is %s, and an ended run never changes", req.GetName(), run.Head.State),
 			"run", req.GetName(), "state", runStateProto(run.Head.State).String())
 	}
-	return runProto(run), nil
+	return r.show(ctx, run)
 }
 
 // ListMessages lists the transcript, which is a fold of the journal.

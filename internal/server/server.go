@@ -10,6 +10,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -60,8 +61,26 @@ type Config struct {
 	ProviderKnown func(provider string) bool
 	// Models lists the models that have a price, for the hints in errors. Nil: no hints.
 	Models func() []string
-	// ValidateTool says what is wrong with a tool, each problem with its fix.
+	// ValidateTool says what is wrong with a tool of any kind, each problem with its fix,
+	// and in front the field that it is about: "http.url: must be absolute". Of an agent
+	// only the name and the version are known then.
 	ValidateTool func(loop.ToolSpec) []string
+	// ValidateArguments says what is wrong with arguments of a tool that an approver
+	// edited, "" for nothing. Nil: arguments cannot be edited.
+	ValidateArguments func(spec loop.ToolSpec, args string) string
+	// ValidateRule compiles a CEL condition of an approval or a policy; its error says
+	// what is wrong. Nil: there can be no conditions.
+	ValidateRule func(expr string) error
+	// Builtin describes a tool of loopd's own: its description, schema and effect.
+	// outputSchema is that of the agent which has it, nil for none or not known yet. Its
+	// error says why there is no such tool. Nil: there are none.
+	Builtin func(name loop.Builtin, outputSchema json.RawMessage) (loop.ToolSpec, error)
+	// ImportOpenAPI makes tools of an OpenAPI document, with notes on what could not be
+	// one. Nil: documents are refused.
+	ImportOpenAPI func(doc []byte, baseURL, prefix string) (tools []loop.ToolSpec, notes []string, err error)
+	// ListMCPTools asks the MCP server at a URL, with headers, for its tools. Its error
+	// is shown to clients, so it must hold no secret. Nil: no server is asked.
+	ListMCPTools func(ctx context.Context, at loop.MCPSpec) ([]MCPTool, error)
 	// ValidateSchema says what is wrong with an output schema. Nil: nothing is checked.
 	ValidateSchema func(schema []byte) []string
 
@@ -110,12 +129,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Ceilings == (loop.Limits{}) {
 		cfg.Ceilings = loop.Ceilings()
 	}
-	if cfg.Models == nil {
-		cfg.Models = func() []string { return nil }
-	}
-	if cfg.ValidateSchema == nil {
-		cfg.ValidateSchema = func([]byte) []string { return nil }
-	}
+	cfg.fill()
 	for _, fault := range cfg.Defaults.Validate(cfg.Ceilings) {
 		return nil, fmt.Errorf("default limits: %w", fault) // every run would be refused
 	}
@@ -136,6 +150,39 @@ func New(cfg Config) (*Server, error) {
 	return s, s.openGateway()
 }
 
+// fill gives what is not set its meaning. What cannot be checked is refused.
+func (c *Config) fill() {
+	if c.Models == nil {
+		c.Models = func() []string { return nil }
+	}
+	if c.ValidateSchema == nil {
+		c.ValidateSchema = func([]byte) []string { return nil }
+	}
+	if c.ValidateArguments == nil {
+		c.ValidateArguments = func(loop.ToolSpec, string) string {
+			return "this loopd cannot check edited arguments: approve or deny the call as it is"
+		}
+	}
+	if c.ValidateRule == nil {
+		c.ValidateRule = func(string) error { return errors.New("this loopd judges no conditions: leave it out") }
+	}
+	if c.Builtin == nil {
+		c.Builtin = func(loop.Builtin, json.RawMessage) (loop.ToolSpec, error) {
+			return loop.ToolSpec{}, errors.New("this loopd has no built-in tools")
+		}
+	}
+	if c.ImportOpenAPI == nil {
+		c.ImportOpenAPI = func([]byte, string, string) ([]loop.ToolSpec, []string, error) {
+			return nil, nil, errors.New("this loopd imports no OpenAPI documents")
+		}
+	}
+	if c.ListMCPTools == nil {
+		c.ListMCPTools = func(context.Context, loop.MCPSpec) ([]MCPTool, error) {
+			return nil, errors.New("this loopd calls no MCP servers")
+		}
+	}
+}
+
 func (s *Server) newGRPC() *grpc.Server {
 	server := grpc.NewServer(
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithPropagators(propagation.TraceContext{}))),
@@ -150,6 +197,9 @@ func (s *Server) newGRPC() *grpc.Server {
 	)
 	loopdv1.RegisterAgentServiceServer(server, &agentService{s: s})
 	loopdv1.RegisterRunServiceServer(server, &runService{s: s})
+	loopdv1.RegisterToolServiceServer(server, &toolService{s: s})
+	loopdv1.RegisterApprovalServiceServer(server, &approvalService{s: s})
+	loopdv1.RegisterPolicyServiceServer(server, &policyService{s: s})
 	healthpb.RegisterHealthServer(server, s.health)
 	reflection.Register(server)
 	return server

@@ -1,7 +1,6 @@
 package tool
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // excerptBytes is how much of an error's body the model sees: enough for the
@@ -20,15 +18,16 @@ const excerptBytes = 2 << 10
 // body is what was read of an answer.
 type body struct {
 	bytes []byte
-	size  int64 // as far as it is known
-	cut   bool  // there was more
+	size  int64  // as far as it is known
+	cut   bool   // there was more
+	media string // the type that the tool gave it
 }
 
 // readBody reads at most limit bytes after decompression, so that a small
 // answer cannot become a large one in memory.
 func readBody(resp *http.Response, limit int64) (body, error) {
 	read, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
-	b := body{bytes: read, size: int64(len(read))}
+	b := body{bytes: read, size: int64(len(read)), media: resp.Header.Get("Content-Type")}
 	if err != nil {
 		return b, fmt.Errorf("read the answer: %w", err)
 	}
@@ -37,34 +36,6 @@ func readBody(resp *http.Response, limit int64) (body, error) {
 		b.size = max(b.size, resp.ContentLength)
 	}
 	return b, nil
-}
-
-// text is the body as valid UTF-8 without NUL. What had to be replaced is said
-// in front of it.
-func (b body) text() string {
-	raw := b.bytes
-	if b.cut {
-		raw = trimPartialRune(raw)
-	}
-	if utf8.Valid(raw) && bytes.IndexByte(raw, 0) < 0 {
-		return string(raw)
-	}
-	text := strings.ReplaceAll(strings.ToValidUTF8(string(raw), "\uFFFD"), "\x00", "\uFFFD")
-	return fmt.Sprintf("[loopd: the answer is not plain UTF-8 text; each \uFFFD stands for bytes that are not]\n%s", text)
-}
-
-// trimPartialRune drops the beginning of a rune that a cut went through.
-func trimPartialRune(b []byte) []byte {
-	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
-		tail := b[len(b)-i:]
-		if utf8.RuneStart(tail[0]) {
-			if !utf8.FullRune(tail) {
-				return b[:len(b)-i]
-			}
-			return b
-		}
-	}
-	return b
 }
 
 // problem is what the model is told about a failed call.
@@ -77,6 +48,9 @@ type problem struct {
 }
 
 func (p problem) encode() string {
+	if p.RetryAfter != nil {
+		p.Message += fmt.Sprintf(" Retry after %d s.", *p.RetryAfter)
+	}
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -94,19 +68,28 @@ func excerpt(text string) string {
 	return string(trimPartialRune([]byte(text[:excerptBytes]))) + "…"
 }
 
+// longestRetryAfter bounds what a tool may ask for; who waits has bounds of its own.
+const longestRetryAfter = 24 * 60 * 60
+
 // retryAfter reads the header in both of its forms, in whole seconds.
 func retryAfter(h http.Header) *int64 {
 	value := strings.TrimSpace(h.Get("Retry-After"))
 	if value == "" {
 		return nil
 	}
-	if seconds, err := strconv.ParseInt(value, 10, 64); err == nil && seconds >= 0 {
-		return &seconds
-	}
-	at, err := http.ParseTime(value)
+	seconds, err := strconv.ParseInt(value, 10, 64)
 	if err != nil {
+		at, err := http.ParseTime(value)
+		if err != nil {
+			return nil
+		}
+		seconds = max(0, int64(time.Until(at).Round(time.Second)/time.Second))
+	}
+	if seconds < 0 {
 		return nil
 	}
-	seconds := max(0, int64(time.Until(at).Round(time.Second)/time.Second))
-	return &seconds
+	return new(min(seconds, longestRetryAfter))
 }
+
+// inSeconds rounds a wait up to whole seconds.
+func inSeconds(d time.Duration) *int64 { return new(int64((d + time.Second - 1) / time.Second)) }

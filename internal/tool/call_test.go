@@ -26,11 +26,11 @@ func TestRequestOnTheWire(t *testing.T) {
 	const args = `{"id":"a/b c","deep":{"b": 1},"list":[1,2],"n":1.50,"on":true,"gone":null,"text":"x&y"}`
 	type wire struct{ Method, URI, Body, Type string }
 	for want, method := range map[wire]string{
-		{"GET", "/o/a%2Fb%20c?deep=%7B%22b%22%3A+1%7D&full=1&list=%5B1%2C2%5D&n=1.50&on=true&text=x%26y", "", ""}:    "GET",
-		{"DELETE", "/o/a%2Fb%20c?deep=%7B%22b%22%3A+1%7D&full=1&list=%5B1%2C2%5D&n=1.50&on=true&text=x%26y", "", ""}: "DELETE",
-		{"POST", "/o/a%2Fb%20c?full=1", args, "application/json"}:                                                    "POST",
-		{"PUT", "/o/a%2Fb%20c?full=1", args, "application/json"}:                                                     "PUT",
-		{"PATCH", "/o/a%2Fb%20c?full=1", args, "application/json"}:                                                   "PATCH",
+		{"GET", "/o/a%2Fb%20c?deep=%7B%22b%22%3A+1%7D&full=1&list=1&list=2&n=1.50&on=true&text=x%26y", "", ""}:    "GET",
+		{"DELETE", "/o/a%2Fb%20c?deep=%7B%22b%22%3A+1%7D&full=1&list=1&list=2&n=1.50&on=true&text=x%26y", "", ""}: "DELETE",
+		{"POST", "/o/a%2Fb%20c?full=1", args, "application/json"}:                                                 "POST",
+		{"PUT", "/o/a%2Fb%20c?full=1", args, "application/json"}:                                                  "PUT",
+		{"PATCH", "/o/a%2Fb%20c?full=1", args, "application/json"}:                                                "PATCH",
 	} {
 		for _, effect := range []loop.Effect{readOnly, sideEffect} {
 			var got wire
@@ -81,7 +81,7 @@ func TestUnsendable(t *testing.T) {
 		want       string
 	}{
 		"no object":      {`[1]`, "/", nil, loop.OutcomeInvalidArgs, "expected a JSON object"},
-		"not given":      {`{}`, "/{id}", nil, loop.OutcomeInvalidArgs, "arguments.id: expected a string, number or boolean"},
+		"not given":      {`{}`, "/{id}", nil, loop.OutcomeInvalidArgs, "arguments.id: required, but missing"},
 		"object":         {`{"id":{}}`, "/{id}", nil, loop.OutcomeInvalidArgs, "arguments.id: expected a string, number or boolean"},
 		"parent":         {`{"id":".."}`, "/{id}", nil, loop.OutcomeInvalidArgs, `arguments.id: ".." cannot be part`},
 		"empty":          {`{"id":""}`, "/{id}", nil, loop.OutcomeInvalidArgs, `arguments.id: "" cannot be part`},
@@ -152,12 +152,38 @@ func TestErrorTellsTheModel(t *testing.T) {
 	reply := localRunner().Call(t.Context(), request(sideEffect, "POST", url, `{}`))
 	got := told(t, reply)
 	seven := int64(7)
-	want := problem{Kind: "rate_limited", Status: 429, Message: "The tool answered 429 Too Many Requests. It may succeed later.", RetryAfter: &seven, Body: "slow <down> " + strings.Repeat("é", 1018) + "…"}
+	want := problem{Kind: "rate_limited", Status: 429, Message: "The tool answered 429 Too Many Requests. It may succeed later. Retry after 7 s.", RetryAfter: &seven, Body: "slow <down> " + strings.Repeat("é", 1018) + "…"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
 	if strings.Contains(reply.Content, `\u003c`) {
 		t.Error("HTML characters are escaped, which costs tokens and helps nobody")
+	}
+}
+
+// A wait is passed on where it helps, and within bounds.
+func TestRetryAfterIsTold(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]int64{"7": 7, "0": 0, "99999999999": longestRetryAfter} {
+		for status, effects := range map[int][]loop.Effect{429: {readOnly, irreversible}, 503: {readOnly, idempotent}} {
+			for _, effect := range effects {
+				url, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Retry-After", header)
+					w.WriteHeader(status)
+				})
+				got := told(t, localRunner().Call(t.Context(), request(effect, "POST", url, `{}`)))
+				if got.RetryAfter == nil || *got.RetryAfter != want || !strings.HasSuffix(got.Message, fmt.Sprintf(" Retry after %d s.", want)) {
+					t.Errorf("%d for %s: %+v", status, effect, got)
+				}
+			}
+		}
+	}
+	url, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "7")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	if got := told(t, localRunner().Call(t.Context(), request(irreversible, "POST", url, `{}`))); got.RetryAfter != nil || strings.Contains(got.Message, "Retry") {
+		t.Errorf("a call in doubt: %+v", got)
 	}
 }
 
@@ -348,7 +374,7 @@ func TestPanicsAreContained(t *testing.T) {
 	if reply := r.Call(t.Context(), req); reply.Outcome != loop.OutcomeNotSent {
 		t.Errorf("panic before the send: %+v", reply)
 	}
-	r = newRunner(Config{}, newGuardian(true))
+	r = New(Config{AllowPrivate: true})
 	r.single.Transport = panicky{r.single.Transport}
 	url, deliveries := serve(t, answer(200, "ok"))
 	if reply := r.Call(t.Context(), request(irreversible, "POST", url, `{}`)); reply.Outcome != loop.OutcomeUnknown || deliveries() != 1 {

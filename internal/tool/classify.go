@@ -9,6 +9,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"sync/atomic"
+	"time"
 
 	"github.com/loopd/loopd/internal/loop"
 )
@@ -22,8 +23,8 @@ type exchange struct {
 	sent atomic.Bool
 }
 
-// do sends the request and reads the answer.
-func (x *exchange) do(ctx context.Context) loop.ToolReply {
+// do sends the request, unless the tool's breaker is open, and reads the answer.
+func (x *exchange) do(ctx context.Context) (reply loop.ToolReply) {
 	timeout := x.req.Spec.Timeout
 	if timeout <= 0 {
 		timeout = defaultTimeout
@@ -38,6 +39,18 @@ func (x *exchange) do(ctx context.Context) loop.ToolReply {
 		return x.unsendable(err)
 	}
 	x.used = used
+	key := breakerKey{tenant: x.req.Run.Tenant, tool: x.req.Spec.Name, host: hr.URL.Host}
+	p, wait, ok := x.runner.breakers.enter(key, time.Now())
+	if !ok {
+		return x.fail(loop.OutcomeNotSent, problem{Kind: "tool_unavailable", Message: unavailable, RetryAfter: inSeconds(wait)})
+	}
+	defer func() { // also when something panics: the reply is empty then
+		v := judge(reply)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			v = silent
+		}
+		x.runner.breakers.leave(p, v, time.Now())
+	}()
 	client := x.runner.single
 	if x.req.Spec.Effect.Repeatable() {
 		client = x.runner.repeatable
@@ -49,12 +62,15 @@ func (x *exchange) do(ctx context.Context) loop.ToolReply {
 	defer func() { _ = resp.Body.Close() }() // the answer is read or given up by then
 	b, err := readBody(resp, x.runner.cfg.MaxReadBytes)
 	if err != nil {
-		reply := x.broken(ctx, err)
+		reply = x.broken(ctx, err)
 		reply.Status, reply.Bytes = resp.StatusCode, b.size
 		return reply
 	}
 	return x.answered(resp, b)
 }
+
+// unavailable is what the breaker tells the model.
+const unavailable = "The tool failed several times in a row, so it is not called for a while. Nothing was sent."
 
 // unsendable is a request that could not be built: a definite failure.
 func (x *exchange) unsendable(err error) loop.ToolReply {
@@ -75,8 +91,8 @@ func (x *exchange) broken(ctx context.Context, err error) loop.ToolReply {
 		return x.fail(loop.OutcomeCancelled, problem{Kind: "cancelled", Message: "The call was given up before its answer came."})
 	case cancelled:
 		return x.fail(loop.OutcomeCancelled, problem{Kind: "cancelled", Message: "The call was given up before anything was sent."})
-	case refusedAddress(err):
-		return x.fail(loop.OutcomePermanent, problem{Kind: "address_refused", Message: "The tool's address is not one that this deployment lets tools use: private, link-local and special addresses and ports other than 80 and 443 are refused."})
+	case AddressRefused(err):
+		return x.fail(loop.OutcomePermanent, problem{Kind: "address_refused", Message: "The tool's address is not one that this deployment lets tools use: hosts that are not listed, private, link-local and special addresses and ports other than 80 and 443 are refused."})
 	case !sent:
 		return x.fail(loop.OutcomeNotSent, problem{Kind: "not_sent", Message: "The tool could not be reached (" + x.why(err) + "). Nothing was sent."})
 	case errors.Is(err, errRedirect):
@@ -96,14 +112,47 @@ func (x *exchange) answered(resp *http.Response, b body) loop.ToolReply {
 	if b.cut && !x.req.Spec.Effect.Repeatable() && outcome != loop.OutcomeUnknown {
 		outcome, kind = loop.OutcomeUnknown, "answer_too_large"
 	}
-	text := x.used.redact(b.text())
-	reply := loop.ToolReply{Outcome: outcome, Content: text, Bytes: b.size, Cut: b.cut, Status: resp.StatusCode}
+	reply := loop.ToolReply{Outcome: outcome, Bytes: b.size, Cut: b.cut, Status: resp.StatusCode}
 	if outcome == loop.OutcomeOK {
+		x.show(&reply, b)
 		return reply
 	}
-	p := problem{Kind: kind, Status: resp.StatusCode, Message: answerMessage(outcome, resp.StatusCode), RetryAfter: retryAfter(resp.Header), Body: excerpt(text)}
+	p := problem{Kind: kind, Status: resp.StatusCode, Message: answerMessage(outcome, resp.StatusCode), Body: excerpt(x.text(b))}
+	if outcome == loop.OutcomeRetryable { // of a call in doubt, or one that fails again, it would mislead
+		p.RetryAfter = retryAfter(resp.Header)
+	}
 	reply.Content = p.encode()
 	return reply
+}
+
+// text is the body as the model may see it.
+func (x *exchange) text(b body) string {
+	text := x.used.redact(b.text())
+	if b.cut {
+		text = x.used.trimPartial(text)
+	}
+	return text
+}
+
+// show puts into a reply what the model is to see of a good answer. That the
+// wanted part is not there does not undo what the tool did: only a call that does
+// nothing else has failed then.
+func (x *exchange) show(reply *loop.ToolReply, b body) {
+	pointer := x.req.Spec.HTTP.Result
+	if pointer == "" {
+		reply.Content = x.text(b)
+		return
+	}
+	part, err := b.pointed(pointer)
+	if err == nil {
+		reply.Content = x.used.redact(part)
+		return
+	}
+	said := "The call succeeded, but "
+	if x.req.Spec.Effect == loop.ReadOnly {
+		said, reply.Outcome = "The tool answered, but ", loop.OutcomePermanent
+	}
+	reply.Content = problem{Kind: "result_missing", Status: reply.Status, Message: said + x.used.redact(err.Error()) + ".", Body: excerpt(x.text(b))}.encode()
 }
 
 // classify maps a complete answer to what it says about the call. 408, 409, 425
@@ -162,12 +211,21 @@ func (x *exchange) why(err error) string {
 	if isTimeout(err) {
 		return "timeout"
 	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Err != nil {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
 		err = op.Err
 	}
-	return x.used.redact(err.Error())
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return dns.Err // the rest names this deployment's name server
+	}
+	text := x.used.redact(err.Error())
+	if len(text) > maxReasonBytes { // it may quote what the tool sent
+		text = string(trimPartialRune([]byte(text[:maxReasonBytes]))) + "…"
+	}
+	return text
 }
+
+// maxReasonBytes bounds the reason of a failure in a message.
+const maxReasonBytes = 300
 
 func isTimeout(err error) bool {
 	var ne net.Error

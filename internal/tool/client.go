@@ -3,13 +3,8 @@ package tool
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
-	"syscall"
 	"time"
-
-	"code.dny.dev/ssrf"
 )
 
 const (
@@ -21,40 +16,11 @@ const (
 	idlePerHost    = 16 // a few runs' worth of parallel calls to one tool server
 )
 
-// controlFunc refuses addresses. It sees the address that is dialled, after name
-// resolution, so neither a redirect nor a second DNS answer gets around it.
-type controlFunc func(network, address string, c syscall.RawConn) error
-
-// newGuardian refuses every special-purpose address, and all ports but 80 and
-// 443, unless private is set.
-func newGuardian(private bool) controlFunc {
-	if !private {
-		return ssrf.New().Safe
-	}
-	return ssrf.New(
-		ssrf.WithAnyPort(),
-		ssrf.WithAllowedV4Prefixes(
-			netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"),
-			netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16")),
-		ssrf.WithAllowedV6Prefixes(netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("fc00::/7")),
-	).Safe
-}
-
-// refusedAddress reports whether err is the guardian's.
-func refusedAddress(err error) bool {
-	for _, refusal := range []error{ssrf.ErrProhibitedIP, ssrf.ErrProhibitedPort, ssrf.ErrProhibitedNetwork, ssrf.ErrInvalidHostPort} {
-		if errors.Is(err, refusal) {
-			return true
-		}
-	}
-	return false
-}
-
-func transport(control controlFunc) *http.Transport {
-	dialer := &net.Dialer{Timeout: connectTimeout, Control: control}
+// transport dials through d, and nothing else.
+func transport(d *dialer) *http.Transport {
 	return &http.Transport{
 		Proxy:                  nil, // a proxy of the environment would dial for us, past the guardian
-		DialContext:            dialer.DialContext,
+		DialContext:            d.dial,
 		TLSHandshakeTimeout:    connectTimeout,
 		MaxResponseHeaderBytes: maxHeaderBytes,
 	}
@@ -62,8 +28,8 @@ func transport(control controlFunc) *http.Transport {
 
 // repeatableClient keeps connections and follows a few redirects. The
 // transport's own repetitions do no harm to the calls it carries.
-func repeatableClient(control controlFunc) *http.Client {
-	t := transport(control)
+func repeatableClient(d *dialer) *http.Client {
+	t := transport(d)
 	t.ForceAttemptHTTP2 = true
 	t.MaxIdleConnsPerHost = idlePerHost
 	t.IdleConnTimeout = time.Minute
@@ -73,8 +39,8 @@ func repeatableClient(control controlFunc) *http.Client {
 // singleClient sends a request once or not at all: a connection that was never
 // used before is one that net/http never repeats a request on, and HTTP/2, which
 // repeats after GOAWAY and refused streams, is off.
-func singleClient(control controlFunc) *http.Client {
-	t := transport(control)
+func singleClient(d *dialer) *http.Client {
+	t := transport(d)
 	t.DisableKeepAlives = true
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)

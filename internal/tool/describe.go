@@ -85,6 +85,10 @@ func (p describer) leaf(err *jsonschema.ValidationError) []string {
 		return []string{path + ": expected " + strings.Join(k.Want, " or ") + got}
 	case *kind.Required:
 		return each(k.Missing, func(name string) string { return joinKey(path, name) + ": required, but missing" })
+	case *kind.Dependency:
+		return p.dependent(path, k.Prop, k.Missing)
+	case *kind.DependentRequired:
+		return p.dependent(path, k.Prop, k.Missing)
 	case *kind.AdditionalProperties:
 		return each(k.Properties, func(name string) string { return joinKey(path, name) + ": not a property of this schema; remove it" })
 	case *kind.Enum:
@@ -103,6 +107,13 @@ func (p describer) leaf(err *jsonschema.ValidationError) []string {
 		return []string{path + ": not allowed here"}
 	}
 	return []string{path + ": " + err.ErrorKind.LocalizedString(p.printer) + p.shown(err.ErrorKind, got)}
+}
+
+// dependent words what one property asks of others.
+func (p describer) dependent(path, given string, missing []string) []string {
+	return each(missing, func(name string) string {
+		return joinKey(path, name) + ": required, because " + joinKey(path, given) + " is given, but missing"
+	})
 }
 
 // shown adds the value to the library's wording where that leaves it out.

@@ -1,6 +1,6 @@
 // Package tool runs the tool calls of a run over HTTP, and checks values against
 // JSON Schema: a call's arguments before it is planned, and a final answer
-// against the agent's output contract.
+// against the agent's output contract. It makes tools of OpenAPI documents.
 //
 // # At most one send
 //
@@ -12,6 +12,35 @@
 // for each request, speaks HTTP/1.1 only, follows no redirect and is given a
 // body that cannot be rewound; none of the ways in which net/http repeats a
 // request is open to it.
+//
+// # Templates
+//
+// {name} in a URL's path, a parameter, a header or a string of a body stands for an
+// argument, ${secret:NAME} for a secret, and {{ and }} for braces. A template is
+// read once: what an argument brings in is never looked at again, so it cannot ask
+// for a secret or become another segment of a path, and no argument reaches the
+// host, the credentials or the headers that identify the call. Secrets are resolved
+// when the request is built and kept nowhere. Where an answer or an error repeats
+// one, as it is or as JSON or a URL writes it, a mark takes its place.
+//
+// # Where tools may live
+//
+// One dialer makes all connections. It holds the host against the allowed ones
+// and each address, when it is connected to, against the networks that are closed,
+// so that neither a redirect nor a second answer of a name server gets past.
+//
+// # What the model sees
+//
+// At most MaxReadBytes of an answer are read, after decompression. The model sees
+// them as UTF-8 without NUL, with a word in front about what had to be replaced or
+// made visible; what is no text at all is described instead. Failures are
+// {"error": {"kind", "message", ...}}.
+//
+// # Breakers
+//
+// Five failures of a tool in a row, within a minute, stop its calls for half a
+// minute; then one call finds out. A failure is a timeout, an unknown outcome or a
+// definite 5xx. A call that is stopped was not sent, and the model is told so.
 //
 // # What an outcome means
 //

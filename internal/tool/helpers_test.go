@@ -2,14 +2,19 @@ package tool
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/loopd/loopd/internal/loop"
 )
@@ -128,4 +133,71 @@ func told(t *testing.T, reply loop.ToolReply) problem {
 		t.Fatalf("content %q: %v", reply.Content, err)
 	}
 	return content.Error
+}
+
+// names is a name server for tests: the n-th time that a name is asked for, it
+// has the n-th of its addresses, and the last one from then on.
+type names struct {
+	*net.Resolver
+
+	mu    sync.Mutex
+	asked map[string]int
+}
+
+func newNames(t *testing.T, addresses map[string][]string) *names {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &names{asked: map[string]int{}}
+	n.Resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", c.LocalAddr().String())
+	}}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		buf := make([]byte, 1500)
+		for {
+			size, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if reply := n.answer(buf[:size], addresses); reply != nil {
+				_, _ = c.WriteTo(reply, from)
+			}
+		}
+	})
+	t.Cleanup(func() { _ = c.Close(); wg.Wait() })
+	return n
+}
+
+func (n *names) answer(query []byte, addresses map[string][]string) []byte {
+	var m dnsmessage.Message
+	if m.Unpack(query) != nil || len(m.Questions) != 1 {
+		return nil
+	}
+	m.Response, m.Authoritative, m.Additionals = true, true, nil
+	q := m.Questions[0]
+	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
+	known := addresses[name]
+	if len(known) == 0 {
+		m.RCode = dnsmessage.RCodeNameError
+	} else if q.Type == dnsmessage.TypeA {
+		n.mu.Lock()
+		at := netip.MustParseAddr(known[min(n.asked[name], len(known)-1)])
+		n.asked[name]++
+		n.mu.Unlock()
+		m.Answers = []dnsmessage.Resource{{
+			Header: dnsmessage.ResourceHeader{Name: q.Name, Class: dnsmessage.ClassINET},
+			Body:   &dnsmessage.AResource{A: at.As4()},
+		}}
+	}
+	reply, _ := m.Pack()
+	return reply
+}
+
+func (n *names) lookups(name string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked[name]
 }

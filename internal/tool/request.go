@@ -2,7 +2,6 @@ package tool
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,27 +10,22 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/propagation"
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/loopd/loopd/internal/loop"
 )
 
-var (
-	placeholder = regexp.MustCompile(`\{([^{}/]*)\}`)
-	secretRef   = regexp.MustCompile(`\$\{secret:([A-Za-z0-9_.-]+)\}`)
-)
-
-// argumentError is a call whose arguments cannot be put into the tool's URL.
+// argumentError is a call whose arguments cannot be put into the tool's request.
 type argumentError struct{ problem string }
 
 // Error names the argument and what is wrong with it.
 func (e *argumentError) Error() string { return e.problem }
-
-// secrets are the values that were put into one request, by name.
-type secrets map[string]string
 
 // newRequest builds the HTTP request of a call. It sends nothing.
 func (r *Runner) newRequest(ctx context.Context, req Request) (*http.Request, secrets, error) {
@@ -43,72 +37,299 @@ func (r *Runner) newRequest(ctx context.Context, req Request) (*http.Request, se
 	if err != nil {
 		return nil, nil, err
 	}
-	target, left, err := fillPath(spec.URL, args)
+	fill := &filler{args: args, lookup: r.cfg.Secrets, secrets: secrets{}, named: map[string]bool{}}
+	hr, err := r.build(ctx, req, fill)
 	if err != nil {
-		return nil, nil, err
+		if wrong, ok := errors.AsType[*argumentError](err); ok {
+			return nil, nil, wrong
+		}
+		return nil, nil, fmt.Errorf("tool %q: %w", req.Spec.Name, err)
 	}
-	var body io.Reader
-	if bodyless(spec.Method) {
-		addQuery(target, left)
-	} else {
-		body = bytes.NewReader([]byte(argsText(req.Call.Args)))
-	}
-	hr, err := http.NewRequestWithContext(ctx, spec.Method, target.String(), body)
-	if err != nil {
-		return nil, nil, fmt.Errorf("build the request of tool %q: %w", req.Spec.Name, err)
-	}
-	if !req.Spec.Effect.Repeatable() {
-		hr.GetBody = nil // a body that cannot be rewound cannot be sent twice
-	}
-	used, err := r.setHeaders(ctx, hr, req)
-	return hr, used, err
+	return hr, fill.secrets, nil
 }
 
-// setHeaders sets loopd's headers, and the configured ones with their secrets.
-func (r *Runner) setHeaders(ctx context.Context, hr *http.Request, req Request) (secrets, error) {
-	h := hr.Header
+// build fills the parts of a request: what they name first, and then those that
+// take the arguments which nothing names.
+func (r *Runner) build(ctx context.Context, req Request, fill *filler) (*http.Request, error) {
+	spec := req.Spec.HTTP
+	target, err := fillURL(spec.URL, fill)
+	if err != nil {
+		return nil, err
+	}
+	headers, err := fillHeaders(spec.Headers, fill)
+	if err != nil {
+		return nil, err
+	}
+	if target.RawQuery, err = fillQuery(target.Query(), *spec, fill); err != nil {
+		return nil, err
+	}
+	before := fill.uses
+	body, contentType, err := fillBody(*spec, argsText(req.Call.Args), fill)
+	if err != nil {
+		return nil, err
+	}
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(body)
+	}
+	hr, err := http.NewRequestWithContext(ctx, spec.Method, target.String(), reader)
+	if err != nil {
+		return nil, errors.New("its URL cannot be requested; have the agent's owner correct it") // the cause would quote the URL
+	}
+	if !req.Spec.Effect.Repeatable() || fill.uses > before {
+		hr.GetBody = nil // a body that cannot be rewound cannot be sent twice, nor to where a redirect wants its secrets
+	}
+	setHeaders(ctx, hr.Header, req, contentType, headers)
+	if spec.SigningSecret == "" {
+		return hr, nil
+	}
+	key, err := fill.secret(spec.SigningSecret)
+	if err != nil {
+		return nil, err
+	}
+	if err := sign(hr.Header, key, req.Key, time.Now(), body); err != nil {
+		return nil, fmt.Errorf("secret %q: %w", spec.SigningSecret, err)
+	}
+	return hr, nil
+}
+
+// fillURL puts arguments into the path of a URL. All of them are needed there.
+func fillURL(template string, fill *filler) (*url.URL, error) {
+	pieces, err := parseTemplate(template)
+	if err != nil {
+		return nil, fmt.Errorf("its URL %w", err)
+	}
+	var missing []error
+	for name := range arguments(pieces) {
+		if isAbsent(fill.args[name]) {
+			missing = append(missing, fmt.Errorf("arguments.%s: required, but missing; it is part of the tool's URL", name))
+		}
+	}
+	if len(missing) > 0 {
+		return nil, &argumentError{errors.Join(missing...).Error()}
+	}
+	filled, _, err := fill.fill(pieces, pathSegment)
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(filled)
+	if err != nil {
+		return nil, errors.New("its URL is not one; have the agent's owner correct it")
+	}
+	// Each argument was harmless; two of them side by side need not be.
+	if hasDots(u.EscapedPath()) {
+		return nil, &argumentError{`arguments: together they make ".." a part of the tool's URL`}
+	}
+	return u, nil
+}
+
+// pathSegment escapes an argument so that it stays one segment of the path, also
+// for servers that undo the escaping before they look for "..".
+func pathSegment(name, value string) (string, error) {
+	if value == "" || hasDots(value) {
+		return "", &argumentError{fmt.Sprintf("arguments.%s: %q cannot be part of the tool's URL", name, value)}
+	}
+	return url.PathEscape(value), nil
+}
+
+// hasDots reports whether a path climbs, or stays where it is.
+func hasDots(path string) bool {
+	return slices.ContainsFunc(strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }), func(segment string) bool {
+		return segment == "." || segment == ".."
+	})
+}
+
+// fillHeaders fills the configured headers. One whose argument is absent is left out.
+func fillHeaders(templates map[string]string, fill *filler) (http.Header, error) {
+	headers := http.Header{}
+	for _, name := range slices.Sorted(maps.Keys(templates)) {
+		pieces, err := parseTemplate(templates[name])
+		if err != nil {
+			return nil, fmt.Errorf("header %s %w", name, err)
+		}
+		value, absent, err := fill.fill(pieces, headerArgument)
+		switch {
+		case err != nil:
+			return nil, within("header "+name, err)
+		case absent:
+		case !httpguts.ValidHeaderFieldValue(value):
+			// Here, because net/http would put the value into its error.
+			return nil, fmt.Errorf("header %s: a secret in it holds a line break or another control character, so it cannot be sent", name)
+		default:
+			headers.Set(name, value)
+		}
+	}
+	return headers, nil
+}
+
+// headerArgument refuses what would end a header and begin another.
+func headerArgument(name, value string) (string, error) {
+	if !httpguts.ValidHeaderFieldValue(value) {
+		return "", &argumentError{fmt.Sprintf("arguments.%s: holds a line break or another control character, which a header cannot carry", name)}
+	}
+	return value, nil
+}
+
+// within says where an error is, unless it is about an argument, which names its
+// place itself.
+func within(place string, err error) error {
+	if _, ok := errors.AsType[*argumentError](err); ok {
+		return err
+	}
+	return fmt.Errorf("%s: %w", place, err)
+}
+
+// fillQuery adds the configured parameters to the fixed ones of the URL, or, when
+// none are configured and no body carries the arguments, those that nothing names.
+func fillQuery(query url.Values, spec loop.HTTPSpec, fill *filler) (string, error) {
+	for _, name := range slices.Sorted(maps.Keys(spec.Query)) {
+		values, err := fill.parameter(spec.Query[name])
+		switch {
+		case err != nil:
+			return "", within("query parameter "+name, err)
+		case len(values) > 0:
+			query[name] = values
+		}
+	}
+	if spec.Query == nil && bodyKind(spec) == bodyNone {
+		for name, raw := range fill.unnamed() {
+			if !query.Has(name) { // what the owner fixed is not the model's to change
+				addParameter(query, name, raw)
+			}
+		}
+	}
+	return query.Encode(), nil
+}
+
+// parameter fills the template of a parameter, whose values may be none or, for
+// an array, many.
+func (f *filler) parameter(template string) ([]string, error) {
+	pieces, err := parseTemplate(template)
+	if err != nil {
+		return nil, err
+	}
+	if len(pieces) == 1 && pieces[0].kind == argument {
+		f.named[pieces[0].text] = true
+		return parameterValues(f.args[pieces[0].text]), nil
+	}
+	value, absent, err := f.fill(pieces, asIs)
+	if err != nil || absent {
+		return nil, err
+	}
+	return []string{value}, nil
+}
+
+// unnamed are the arguments that no template stands for.
+func (f *filler) unnamed() map[string]json.RawMessage {
+	left := maps.Clone(f.args)
+	maps.DeleteFunc(left, func(name string, _ json.RawMessage) bool { return f.named[name] })
+	return left
+}
+
+func addParameter(to url.Values, name string, raw json.RawMessage) {
+	if values := parameterValues(raw); len(values) > 0 {
+		to[name] = values
+	}
+}
+
+// parameterValues is how an argument travels in a query or a form: scalars as
+// text, an array of them as one parameter each, all else as JSON. Null is left
+// out, as an argument that was not given.
+func parameterValues(raw json.RawMessage) []string {
+	if isAbsent(raw) {
+		return nil
+	}
+	if text, ok := scalarText(raw); ok {
+		return []string{text}
+	}
+	var items []json.RawMessage
+	if json.Unmarshal(raw, &items) != nil {
+		return []string{string(raw)}
+	}
+	values := make([]string, 0, len(items))
+	for _, item := range items {
+		text, ok := scalarText(item)
+		if !ok {
+			return []string{string(raw)}
+		}
+		values = append(values, text)
+	}
+	return values
+}
+
+// How arguments travel in the body, as HTTPSpec.Body says it.
+const (
+	bodyJSON = "json"
+	bodyForm = "form"
+	bodyNone = "none"
+)
+
+// bodyKind is how a spec's arguments travel in the body. Of the methods without
+// one by custom, DELETE has one when the spec says so.
+func bodyKind(spec loop.HTTPSpec) string {
+	switch {
+	case spec.Method == http.MethodGet || spec.Method == http.MethodHead:
+		return bodyNone
+	case spec.Body != "":
+		return spec.Body
+	case spec.Method == http.MethodDelete && !hasTemplate(spec):
+		return bodyNone
+	}
+	return bodyJSON
+}
+
+// hasTemplate reports whether the spec gives the body another shape than the arguments'.
+func hasTemplate(spec loop.HTTPSpec) bool {
+	return len(spec.BodyTemplate) > 0 && string(spec.BodyTemplate) != "null"
+}
+
+// fillBody makes the body of a request, nil for none. Without a template, JSON is
+// all arguments as the model wrote them, and a form those that nothing names.
+func fillBody(spec loop.HTTPSpec, args string, fill *filler) (body []byte, contentType string, err error) {
+	kind := bodyKind(spec)
+	if kind == bodyNone {
+		return nil, "", nil
+	}
+	body = []byte(args)
+	if hasTemplate(spec) {
+		var absent bool
+		if body, absent, err = fill.json(spec.BodyTemplate); err != nil {
+			return nil, "", within("its body", err)
+		} else if absent {
+			return nil, "", nil
+		}
+	}
+	if kind == bodyJSON {
+		return body, "application/json", nil
+	}
+	fields := fill.unnamed()
+	if hasTemplate(spec) {
+		if fields, err = topLevel(string(body)); err != nil {
+			return nil, "", errors.New("its body template is no object, so it cannot be a form")
+		}
+	}
+	form := url.Values{}
+	for name, raw := range fields {
+		addParameter(form, name, raw)
+	}
+	return []byte(form.Encode()), "application/x-www-form-urlencoded", nil
+}
+
+// setHeaders sets the configured headers among loopd's own, which they cannot
+// replace where those identify the call.
+func setHeaders(ctx context.Context, h http.Header, req Request, contentType string, configured http.Header) {
 	h.Set("Accept", "application/json, */*;q=0.5")
 	h.Set("User-Agent", "loopd")
-	if hr.Body != nil {
-		h.Set("Content-Type", "application/json")
+	if contentType != "" {
+		h.Set("Content-Type", contentType)
 	}
-	used := secrets{}
-	for name, value := range req.Spec.HTTP.Headers {
-		resolved, err := r.resolve(value, used)
-		if err != nil {
-			return nil, fmt.Errorf("header %s of tool %q: %w", name, req.Spec.Name, err)
-		}
-		h.Set(name, resolved)
-	}
+	maps.Copy(h, configured)
 	h.Set("Idempotency-Key", req.Key)
 	h.Set("Loopd-Run-Id", req.Run.ID)
 	h.Set("Loopd-Call-Id", req.Call.ID)
 	h.Set("Loopd-Attempt", strconv.Itoa(req.Attempt))
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
-	return used, nil
 }
-
-// resolve replaces ${secret:NAME} and notes which secrets it used.
-func (r *Runner) resolve(value string, used secrets) (string, error) {
-	var missing error
-	resolved := secretRef.ReplaceAllStringFunc(value, func(ref string) string {
-		name := secretRef.FindStringSubmatch(ref)[1]
-		secret, ok := r.cfg.Secrets(name)
-		switch {
-		case !ok:
-			missing = fmt.Errorf("secret %q is not set in this deployment", name)
-		case strings.ContainsAny(secret, "\r\n\x00"):
-			// Here, because net/http would put the header's value into its error.
-			missing = fmt.Errorf("secret %q holds a line break, so it cannot be sent in a header", name)
-		}
-		used[name] = secret
-		return secret
-	})
-	return resolved, missing
-}
-
-// bodyless reports whether a method carries its arguments in the query.
-func bodyless(method string) bool { return method == http.MethodGet || method == http.MethodDelete }
 
 // argsText is the text of the arguments. Models leave it empty when a tool takes
 // none; that is the one thing loopd reads as something else.
@@ -126,90 +347,4 @@ func topLevel(args string) (map[string]json.RawMessage, error) {
 		return nil, &argumentError{"arguments: expected a JSON object"}
 	}
 	return members, nil
-}
-
-// fillPath puts arguments into the placeholders of a URL and returns it with the
-// arguments that are left for the query.
-func fillPath(template string, args map[string]json.RawMessage) (*url.URL, map[string]json.RawMessage, error) {
-	left := make(map[string]json.RawMessage, len(args))
-	maps.Copy(left, args)
-	var problem error
-	filled := placeholder.ReplaceAllStringFunc(template, func(match string) string {
-		name := match[1 : len(match)-1]
-		segment, err := pathSegment(name, args[name])
-		if err != nil {
-			problem = errors.Join(problem, err)
-		}
-		delete(left, name)
-		return segment
-	})
-	if problem != nil {
-		return nil, nil, &argumentError{problem.Error()}
-	}
-	u, err := url.Parse(filled)
-	if err != nil {
-		return nil, nil, errors.New("the tool's configured URL is not one; have the agent's owner correct it")
-	}
-	return u, left, nil
-}
-
-// pathSegment escapes an argument so that it stays one segment of the path.
-func pathSegment(name string, value json.RawMessage) (string, error) {
-	text, ok := scalarText(value)
-	if !ok {
-		return "", fmt.Errorf("arguments.%s: expected a string, number or boolean, because it is part of the tool's URL", name)
-	}
-	if text == "" || text == "." || text == ".." {
-		return "", fmt.Errorf("arguments.%s: %q cannot be part of the tool's URL", name, text)
-	}
-	return url.PathEscape(text), nil
-}
-
-// addQuery adds arguments to the query: scalars as text, objects and arrays as
-// JSON. Null is left out, as an argument that was not given.
-func addQuery(u *url.URL, args map[string]json.RawMessage) {
-	query := u.Query()
-	for name, value := range args {
-		if text, ok := scalarText(value); ok {
-			query.Set(name, text)
-		} else if string(value) != "null" {
-			query.Set(name, string(value))
-		}
-	}
-	u.RawQuery = query.Encode()
-}
-
-// scalarText is the text of a string, number or boolean.
-func scalarText(value json.RawMessage) (string, bool) {
-	if len(value) == 0 {
-		return "", false
-	}
-	switch value[0] {
-	case '"':
-		var s string
-		err := json.Unmarshal(value, &s)
-		return s, err == nil
-	case '{', '[', 'n':
-		return "", false
-	}
-	return string(value), true
-}
-
-// redact replaces the secrets of a request where an answer repeats them, as they
-// are or as JSON writes them. The longest goes first: one may begin another.
-func (s secrets) redact(text string) string {
-	names := slices.SortedFunc(maps.Keys(s), func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(s[b]), len(s[a])), cmp.Compare(a, b))
-	})
-	for _, name := range names {
-		value, mark := s[name], "[secret:"+name+"]"
-		if value == "" {
-			continue
-		}
-		text = strings.ReplaceAll(text, value, mark)
-		if quoted, err := json.Marshal(value); err == nil {
-			text = strings.ReplaceAll(text, string(quoted[1:len(quoted)-1]), mark)
-		}
-	}
-	return text
 }

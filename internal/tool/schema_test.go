@@ -113,6 +113,42 @@ func TestProblemNamesPathExpectedAndGot(t *testing.T) {
 	}
 }
 
+// A schema means what its dialect says: these keywords differ between the two.
+func TestDialects(t *testing.T) {
+	t.Parallel()
+	const draft7 = `"$schema":"http://json-schema.org/draft-07/schema#",`
+	const body = `"type":"object","properties":{"pair":{"items":[{"type":"string"},{"type":"integer"}],"additionalItems":false},"n":{"$ref":"#/definitions/n","maximum":1}},
+		"dependencies":{"a":["b"]},"if":{"required":["c"]},"then":{"required":["d"]},"definitions":{"n":{"exclusiveMinimum":0}}}`
+	for args, want := range map[string]string{
+		`{"pair":["x",1],"n":5}`: "",
+		`{"pair":[1,1]}`:         "arguments.pair[0]: expected string, got number (1)",
+		`{"pair":["x",1,2]}`:     "arguments.pair: last 1 additionalItem(s) not allowed, got array (3 items)",
+		`{"n":0}`:                "arguments.n: expected more than 0, got number (0)",
+		`{"a":1}`:                "arguments.b: required, because arguments.a is given, but missing",
+		`{"c":1}`:                "arguments.d: required, but missing",
+	} {
+		if got := New(Config{}).Problem(loop.ToolSpec{Schema: json.RawMessage("{" + draft7 + body)}, args); got != want {
+			t.Errorf("draft-07, %s: %q, want %q", args, got, want)
+		}
+	}
+	const now = `{"type":"object","properties":{"pair":{"prefixItems":[{"type":"string"}],"items":false},"n":{"$ref":"#/$defs/n","maximum":1}},
+		"dependentRequired":{"a":["b"]},"unevaluatedProperties":false,"$defs":{"n":{"exclusiveMinimum":0}}}`
+	for args, want := range map[string]string{
+		`{"pair":["x"],"n":1}`: "",
+		`{"pair":["x",1]}`:     "arguments.pair[1]: not allowed here",
+		`{"n":5}`:              "arguments.n: expected at most 1, got number (5)", // draft-07 ignores what stands beside a $ref
+		`{"x":1}`:              "arguments.x: not allowed here",
+		`{"a":1}`:              "arguments.a: not allowed here; arguments.b: required, because arguments.a is given, but missing",
+	} {
+		if got := New(Config{}).Problem(loop.ToolSpec{Schema: json.RawMessage(now)}, args); got != want {
+			t.Errorf("2020-12, %s: %q, want %q", args, got, want)
+		}
+	}
+	if got := ValidateSchema([]byte(`{"items":[{"type":"string"}]}`)); len(got) != 1 || !strings.Contains(got[0], "schema.items") {
+		t.Errorf("a tuple of draft-07 in 2020-12: %q", got)
+	}
+}
+
 // The validator walks maps; what the model is told must not depend on that.
 func TestProblemIsDeterministicAndBounded(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"time"
 
@@ -21,8 +23,8 @@ const (
 // Config says how tools are reached. The zero value reaches public addresses
 // only and knows no secrets.
 type Config struct {
-	// Secrets resolves ${secret:NAME} in configured headers, at each send, so
-	// that a rotated secret is used at once. It must be safe for concurrent use.
+	// Secrets resolves ${secret:NAME} in configured headers, parameters and bodies,
+	// and the secrets that sign, at each send, so that a rotated secret is used at once. It must be safe for concurrent use.
 	// Nil knows none.
 	Secrets func(name string) (value string, ok bool)
 
@@ -30,6 +32,16 @@ type Config struct {
 	// port, as they do on a developer's machine. Link-local addresses, where
 	// cloud metadata services live, stay refused.
 	AllowPrivate bool
+
+	// AllowNets are networks in which tools may live besides public ones, on any
+	// port. Link-local addresses stay refused.
+	AllowNets []netip.Prefix
+
+	// AllowHosts are the only hosts that tools may have, redirects included: names
+	// such as "shop.example", "*.shop.example" for all below it, and with a port,
+	// "shop.example:8443", for that port alone, which need not be 80 or 443 then.
+	// Empty allows all. Being listed opens no private address.
+	AllowHosts []string
 
 	// MaxReadBytes bounds how much of an answer is read, after decompression.
 	// Zero is 1 MiB.
@@ -40,6 +52,11 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// Transport reaches what tools may be at, and nothing else: for others who talk
+// to servers that somebody else named, such as those of MCP. Each call makes one
+// of its own; the caller closes its idle connections.
+func (c Config) Transport() *http.Transport { return transport(newDialer(c)) }
+
 // Runner calls tools and checks values against schemas. It is safe for
 // concurrent use.
 type Runner struct {
@@ -47,13 +64,19 @@ type Runner struct {
 	schemas    *schemaCache
 	repeatable *http.Client // for calls that may be sent again
 	single     *http.Client // for calls that must not
+	breakers   *breakers
 }
 
 // New makes a Runner. It opens no connection.
-func New(cfg Config) *Runner { return newRunner(cfg, newGuardian(cfg.AllowPrivate)) }
+func New(cfg Config) *Runner { return newRunner(cfg, newDialer(cfg)) }
 
-// newRunner lets tests choose which addresses may be dialled.
-func newRunner(cfg Config, control controlFunc) *Runner {
+// newDialer makes the one way in which a Runner reaches the network.
+func newDialer(cfg Config) *dialer {
+	return &dialer{Dialer: net.Dialer{Timeout: connectTimeout, Control: newGuardian(cfg)}, hosts: cfg.AllowHosts}
+}
+
+// newRunner lets tests choose how names are resolved and which addresses may be dialled.
+func newRunner(cfg Config, d *dialer) *Runner {
 	if cfg.Secrets == nil {
 		cfg.Secrets = func(string) (string, bool) { return "", false }
 	}
@@ -63,7 +86,7 @@ func newRunner(cfg Config, control controlFunc) *Runner {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Runner{cfg: cfg, schemas: newSchemaCache(), repeatable: repeatableClient(control), single: singleClient(control)}
+	return &Runner{cfg: cfg, schemas: newSchemaCache(), repeatable: repeatableClient(d), single: singleClient(d), breakers: newBreakers()}
 }
 
 // Request is one send of a call.

@@ -39,6 +39,9 @@ func Conformance(t *testing.T, open func(t *testing.T) Store) {
 		"the runs of a retired worker are claimable":     (*conformer).retired,
 		"two tenants may use the same id":                (*conformer).tenants,
 		"the heads of calls may change with every batch": (*conformer).callHeads,
+		"a child is created with its batch":              (*conformer).childWithBatch,
+		"a refused batch creates no child":               (*conformer).fencedChild,
+		"a signal for another run wakes it":              (*conformer).outgoing,
 		"a new run wakes who listens":                    (*conformer).listens,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,80 +18,101 @@ var (
 )
 
 const appendEvents = `-- name: AppendEvents :batchone
-WITH fence AS (
+WITH locked AS (
+    SELECT r.run_id FROM runs r
+    WHERE (r.tenant_id, r.run_id) IN (SELECT unnest($4::text[]), unnest($5::text[])::uuid)
+    ORDER BY r.tenant_id COLLATE "C", r.run_id
+    FOR UPDATE OF r
+), fence AS (
     UPDATE runs r SET
-        next_seq = r.next_seq + cardinality($2::bigint[]),
-        state = CASE WHEN r.state = 'CANCELLING' AND $3::timestamptz IS NULL
-                     THEN r.state ELSE $4::text END,
-        signals = CASE WHEN r.signals <= $5::bigint THEN 0 ELSE r.signals END,
+        next_seq = r.next_seq + cardinality($6::bigint[]),
+        state = CASE WHEN r.state = 'CANCELLING' AND $7::timestamptz IS NULL
+                     THEN r.state ELSE $8::text END,
+        signals = CASE WHEN r.signals <= $9::bigint THEN 0 ELSE r.signals END,
         lease_owner = CASE WHEN $1::boolean THEN NULL ELSE r.lease_owner END,
         available_at = CASE WHEN NOT $1::boolean THEN r.available_at
-                            WHEN r.state = 'CANCELLING' OR r.signals > $5::bigint THEN now()
-                            WHEN $6::timestamptz IS NOT NULL THEN $6::timestamptz
-                            WHEN $4::text IN ('REQUIRES_ACTION', 'PAUSED') THEN 'infinity'
+                            WHEN r.state = 'CANCELLING' OR r.signals > $9::bigint THEN now()
+                            WHEN $10::timestamptz IS NOT NULL THEN $10::timestamptz
+                            WHEN $8::text IN ('REQUIRES_ACTION', 'PAUSED') THEN 'infinity'
                             ELSE now() END,
-        phase = $7::text,
-        iterations = $8::integer,
-        model_calls = $9::integer,
-        tool_calls = $10::integer,
-        attempts = $11::integer,
-        usage = $12::json,
-        cost = $13::json,
-        cost_pico = $14::bigint,
-        estimated_pico = $15::bigint,
-        held_pico = $16::bigint,
-        answer = $17::json,
-        partial = $18::boolean,
-        stop = $19::json,
-        required_actions = $20::json,
-        started_at = $21::timestamptz,
-        wake_at = $6::timestamptz,
-        ended_at = $3::timestamptz
-    WHERE r.tenant_id = $22::text AND r.run_id = $23::uuid
-      AND r.lease_epoch = $24::bigint AND r.lease_owner = $25::text
-      AND r.next_seq = $26::bigint
-      AND (NOT $27::boolean OR r.signals <= $5::bigint)
+        phase = $11::text,
+        iterations = $12::integer,
+        model_calls = $13::integer,
+        tool_calls = $14::integer,
+        attempts = $15::integer,
+        usage = $16::json,
+        cost = $17::json,
+        cost_pico = $18::bigint,
+        estimated_pico = $19::bigint,
+        held_pico = $20::bigint,
+        answer = $21::json,
+        partial = $22::boolean,
+        stop = $23::json,
+        required_actions = $24::json,
+        side_effects = $25::json,
+        started_at = $26::timestamptz,
+        wake_at = $10::timestamptz,
+        ended_at = $7::timestamptz
+    WHERE (SELECT count(*) FROM locked) >= 0 -- has them locked before anything else
+      AND r.tenant_id = $27::text AND r.run_id = $28::uuid
+      AND r.lease_epoch = $29::bigint AND r.lease_owner = $30::text
+      AND r.next_seq = $31::bigint
+      AND (NOT $32::boolean OR r.signals <= $9::bigint)
     RETURNING r.tenant_id, r.run_id
 ), appended AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
-    SELECT f.tenant_id, f.run_id, e.seq, e.kind, e.at, $24::bigint, e.body::json
+    SELECT f.tenant_id, f.run_id, e.seq, e.kind, e.at, $29::bigint, e.body::json
     FROM fence f, (
-        SELECT unnest($2::bigint[]) AS seq, unnest($28::text[]) AS kind,
-               unnest($29::timestamptz[]) AS at, unnest($30::text[]) AS body
+        SELECT unnest($6::bigint[]) AS seq, unnest($33::text[]) AS kind,
+               unnest($34::timestamptz[]) AS at, unnest($35::text[]) AS body
     ) e
 ), calls AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
-        effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at)
+        effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
+        until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
     SELECT f.tenant_id, f.run_id, c.call_id,
            c.place + (SELECT coalesce(max(o.ordinal), 0) FROM tool_calls o
                       WHERE o.tenant_id = f.tenant_id AND o.run_id = f.run_id),
            c.tool, c.call::json, c.iteration, c.args_sha256,
            c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
            -- Go's zero time is "not yet".
-           nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00')
+           nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
+           nullif(c.until_at, '0001-01-01 00:00:00+00'), nullif(c.child_id, '')::uuid, c.owed, c.asked::json,
+           nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
+           c.decided_by, c.decision::json, c.edited::json
     FROM fence f, (
-        SELECT generate_subscripts($31::text[], 1) AS place, unnest($31::text[]) AS call_id,
-               unnest($32::text[]) AS tool, unnest($33::text[]) AS call,
-               unnest($34::integer[]) AS iteration, unnest($35::text[]) AS args_sha256,
-               unnest($36::text[]) AS effect, unnest($37::text[]) AS state,
-               unnest($38::text[]) AS outcome, unnest($39::integer[]) AS attempt,
-               unnest($40::text[]) AS idem_key, unnest($41::text[]) AS result,
-               unnest($42::boolean[]) AS cut, unnest($43::bigint[]) AS bytes,
-               unnest($44::timestamptz[]) AS started_at, unnest($45::timestamptz[]) AS finished_at
+        SELECT generate_subscripts($36::text[], 1) AS place, unnest($36::text[]) AS call_id,
+               unnest($37::text[]) AS tool, unnest($38::text[]) AS call,
+               unnest($39::integer[]) AS iteration, unnest($40::text[]) AS args_sha256,
+               unnest($41::text[]) AS effect, unnest($42::text[]) AS state,
+               unnest($43::text[]) AS outcome, unnest($44::integer[]) AS attempt,
+               unnest($45::text[]) AS idem_key, unnest($46::text[]) AS result,
+               unnest($47::boolean[]) AS cut, unnest($48::bigint[]) AS bytes,
+               unnest($49::timestamptz[]) AS started_at, unnest($50::timestamptz[]) AS finished_at,
+               unnest($51::timestamptz[]) AS until_at, unnest($52::text[]) AS child_id,
+               unnest($53::text[]) AS owed, unnest($54::text[]) AS asked,
+               unnest($55::timestamptz[]) AS asked_at, unnest($56::timestamptz[]) AS decided_at,
+               unnest($57::text[]) AS decided_by, unnest($58::text[]) AS decision,
+               unnest($59::text[]) AS edited
     ) c
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
         tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
         effect = excluded.effect, state = excluded.state, outcome = excluded.outcome, attempt = excluded.attempt,
         idem_key = excluded.idem_key, result = excluded.result, cut = excluded.cut, bytes = excluded.bytes,
-        started_at = excluded.started_at, finished_at = excluded.finished_at
+        started_at = excluded.started_at, finished_at = excluded.finished_at, until_at = excluded.until_at,
+        child_id = excluded.child_id, decided_at = excluded.decided_at, decided_by = excluded.decided_by,
+        asked = excluded.asked, decision = excluded.decision, edited = excluded.edited,
+        -- A question stays one when it has its answer.
+        owed = CASE WHEN excluded.owed = '' THEN t.owed ELSE excluded.owed END,
+        asked_at = coalesce(excluded.asked_at, t.asked_at)
 ), opened AS (
     INSERT INTO holds (tenant_id, run_id, call, amount_pico)
     SELECT f.tenant_id, f.run_id, h.call, h.amount
-    FROM fence f, (SELECT unnest($46::integer[]) AS call, unnest($47::bigint[]) AS amount) h
+    FROM fence f, (SELECT unnest($60::integer[]) AS call, unnest($61::bigint[]) AS amount) h
     RETURNING amount_pico
 ), settled AS (
     UPDATE holds h SET state = 'settled', settled_pico = s.cost, settled_at = now()
-    FROM fence f, (SELECT unnest($48::integer[]) AS call, unnest($49::bigint[]) AS cost) s
+    FROM fence f, (SELECT unnest($62::integer[]) AS call, unnest($63::bigint[]) AS cost) s
     WHERE h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = s.call AND h.state = 'open'
     RETURNING h.amount_pico, h.settled_pico
 ), balance AS (
@@ -102,13 +123,57 @@ WITH fence AS (
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
       -- An empty list arrives as null.
-      AND (cardinality($46::integer[]) > 0 OR cardinality($48::integer[]) > 0)
+      AND (cardinality($60::integer[]) > 0 OR cardinality($62::integer[]) > 0)
 ), taken AS (
     DELETE FROM run_signals s USING fence f
-    WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= $5::bigint
+    WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= $9::bigint
+), children AS (
+    INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
+        next_seq, state, phase, parent_run_id, parent_call_id, root_run_id, depth)
+    SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
+           c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
+    FROM fence f, (
+        SELECT unnest($2::text[]) AS run_id, unnest($64::text[]) AS agent,
+               unnest($65::bigint[]) AS agent_version, unnest($66::text[]) AS input,
+               unnest($67::text[]) AS limits, unnest($68::text[]) AS labels,
+               unnest($69::text[]) AS source, unnest($70::boolean[]) AS has_output_schema,
+               unnest($71::text[]) AS call_id, unnest($72::text[]) AS root_id,
+               unnest($73::integer[]) AS depth
+    ) c
+), child_events AS (
+    INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
+    SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($74::text[]) AS body) c
+), child_accounts AS (
+    INSERT INTO accounts (tenant_id, account, limit_pico)
+    SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($75::bigint[]) AS limit_pico) c
+), hearers AS (
+    -- What a run that has ended is told is of no use to anybody.
+    SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
+    WHERE r.run_id = ANY (CAST($3::text[] AS uuid[])) AND r.ended_at IS NULL
+    ORDER BY r.run_id
+    FOR UPDATE OF r
+), outgoing AS (
+    INSERT INTO run_signals (tenant_id, run_id, kind, body)
+    SELECT h.tenant_id, h.run_id, o.kind, o.body::json
+    FROM hearers h JOIN (
+        SELECT generate_subscripts($3::text[], 1) AS place, unnest($3::text[])::uuid AS run_id,
+               unnest($76::text[]) AS kind, unnest($77::text[]) AS body
+    ) o USING (run_id)
+    WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
+    ORDER BY o.place
+    RETURNING tenant_id, run_id, id, kind
+), heard AS (
+    UPDATE runs r SET signals = o.id, available_at = least(r.available_at, now()),
+        state = CASE WHEN o.cancel THEN 'CANCELLING' ELSE r.state END
+    FROM (SELECT tenant_id, run_id, max(id) AS id, bool_or(kind = 'cancel_requested') AS cancel
+          FROM outgoing GROUP BY tenant_id, run_id) o
+    WHERE r.tenant_id = o.tenant_id AND r.run_id = o.run_id
 )
 SELECT (pg_notify('loopd_events', f.run_id::text) IS NOT NULL)::boolean AS told,
-       (CASE WHEN $1::boolean THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
+       (CASE WHEN $1::boolean OR cardinality($2::text[]) > 0 OR cardinality($3::text[]) > 0
+             THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
 FROM fence f
 `
 
@@ -119,55 +184,83 @@ type AppendEventsBatchResults struct {
 }
 
 type AppendEventsParams struct {
-	Release         bool
-	Seqs            []int64
-	EndedAt         *time.Time
-	State           string
-	SignalsSeen     int64
-	WakeAt          *time.Time
-	Phase           string
-	Iterations      int32
-	ModelCalls      int32
-	ToolCalls       int32
-	Attempts        int32
-	Usage           []byte
-	Cost            []byte
-	CostPico        int64
-	EstimatedPico   int64
-	HeldPico        int64
-	Answer          []byte
-	Partial         bool
-	Stop            []byte
-	RequiredActions []byte
-	StartedAt       *time.Time
-	TenantID        string
-	RunID           string
-	Epoch           int64
-	Owner           string
-	FirstSeq        int64
-	Intent          bool
-	Kinds           []string
-	Ats             []time.Time
-	Bodies          []string
-	CallIds         []string
-	CallTools       []string
-	Calls           []string
-	CallIterations  []int32
-	CallHashes      []string
-	CallEffects     []string
-	CallStates      []string
-	CallOutcomes    []string
-	CallAttempts    []int32
-	CallKeys        []string
-	CallResults     []string
-	CallCuts        []bool
-	CallBytes       []int64
-	CallStarted     []time.Time
-	CallFinished    []time.Time
-	HoldCalls       []int32
-	HoldAmounts     []int64
-	SettledCalls    []int32
-	SettledCosts    []int64
+	Release            bool
+	ChildIds           []string
+	OutgoingRuns       []string
+	LockTenants        []string
+	LockRuns           []string
+	Seqs               []int64
+	EndedAt            *time.Time
+	State              string
+	SignalsSeen        int64
+	WakeAt             *time.Time
+	Phase              string
+	Iterations         int32
+	ModelCalls         int32
+	ToolCalls          int32
+	Attempts           int32
+	Usage              []byte
+	Cost               []byte
+	CostPico           int64
+	EstimatedPico      int64
+	HeldPico           int64
+	Answer             []byte
+	Partial            bool
+	Stop               []byte
+	RequiredActions    []byte
+	SideEffects        []byte
+	StartedAt          *time.Time
+	TenantID           string
+	RunID              string
+	Epoch              int64
+	Owner              string
+	FirstSeq           int64
+	Intent             bool
+	Kinds              []string
+	Ats                []time.Time
+	Bodies             []string
+	CallIds            []string
+	CallTools          []string
+	Calls              []string
+	CallIterations     []int32
+	CallHashes         []string
+	CallEffects        []string
+	CallStates         []string
+	CallOutcomes       []string
+	CallAttempts       []int32
+	CallKeys           []string
+	CallResults        []string
+	CallCuts           []bool
+	CallBytes          []int64
+	CallStarted        []time.Time
+	CallFinished       []time.Time
+	CallUntils         []time.Time
+	CallChildren       []string
+	CallOwed           []string
+	CallAsked          []string
+	CallAskedAt        []time.Time
+	CallDecidedAt      []time.Time
+	CallDecidedBy      []string
+	CallDecisions      []string
+	CallEdited         []string
+	HoldCalls          []int32
+	HoldAmounts        []int64
+	SettledCalls       []int32
+	SettledCosts       []int64
+	ChildAgents        []string
+	ChildVersions      []int64
+	ChildInputs        []string
+	ChildLimits        []string
+	ChildLabels        []string
+	ChildSources       []string
+	ChildOutputSchemas []bool
+	ChildCalls         []string
+	ChildRoots         []string
+	ChildDepths        []int32
+	ChildBodies        []string
+	ChildMoney         []int64
+	OutgoingKinds      []string
+	OutgoingBodies     []string
 }
 
 type AppendEventsRow struct {
@@ -179,11 +272,18 @@ type AppendEventsRow struct {
 // update of the run's row is the fence, the lock and the gapless sequence number;
 // everything else hangs on the row that it returns. A cancel that the server has
 // acknowledged stays visible until the run has ended.
+//
+// Whoever locks more than one row locks them all first, in one order for everybody:
+// the first append of a group does so for the group, if there is need.
 func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *AppendEventsBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
 			a.Release,
+			a.ChildIds,
+			a.OutgoingRuns,
+			a.LockTenants,
+			a.LockRuns,
 			a.Seqs,
 			a.EndedAt,
 			a.State,
@@ -203,6 +303,7 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.Partial,
 			a.Stop,
 			a.RequiredActions,
+			a.SideEffects,
 			a.StartedAt,
 			a.TenantID,
 			a.RunID,
@@ -228,10 +329,33 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.CallBytes,
 			a.CallStarted,
 			a.CallFinished,
+			a.CallUntils,
+			a.CallChildren,
+			a.CallOwed,
+			a.CallAsked,
+			a.CallAskedAt,
+			a.CallDecidedAt,
+			a.CallDecidedBy,
+			a.CallDecisions,
+			a.CallEdited,
 			a.HoldCalls,
 			a.HoldAmounts,
 			a.SettledCalls,
 			a.SettledCosts,
+			a.ChildAgents,
+			a.ChildVersions,
+			a.ChildInputs,
+			a.ChildLimits,
+			a.ChildLabels,
+			a.ChildSources,
+			a.ChildOutputSchemas,
+			a.ChildCalls,
+			a.ChildRoots,
+			a.ChildDepths,
+			a.ChildBodies,
+			a.ChildMoney,
+			a.OutgoingKinds,
+			a.OutgoingBodies,
 		}
 		batch.Queue(appendEvents, vals...)
 	}

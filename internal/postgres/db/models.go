@@ -3,3 +3,99 @@
 //   sqlc v1.31.1
 
 package db
+
+import (
+	"time"
+)
+
+// What people were asked, and what became of it. It is the inbox of the API too.
+type Approval struct {
+	TenantID     string
+	RunID        string
+	CallID       string
+	Agent        string
+	AgentVersion int64
+	Kind         string
+	Approval     string
+	Waits        bool
+	Tool         string
+	Call         []byte
+	Iteration    int32
+	ArgsSha256   string
+	Effect       string
+	State        string
+	Outcome      string
+	Attempt      int32
+	IdemKey      string
+	Result       []byte
+	Cut          bool
+	Bytes        int64
+	StartedAt    *time.Time
+	FinishedAt   *time.Time
+	UntilAt      *time.Time
+	ChildID      *string
+	Asked        []byte
+	AskedAt      *time.Time
+	DecidedAt    *time.Time
+	DecidedBy    string
+	Decision     []byte
+	Edited       []byte
+	Verdict      []byte
+	VerdictAt    *time.Time
+}
+
+// Heads of the tool calls of each run.
+type ToolCall struct {
+	TenantID string
+	RunID    string
+	CallID   string
+	// Rises in the order in which the model asked.
+	Ordinal int32
+	// The tool's name for readers; call holds the exact one.
+	Tool string
+	// The call exactly as the model wrote it.
+	Call      []byte
+	Iteration int32
+	// What an approval is bound to: run, call, tool and exact arguments.
+	ArgsSha256 string
+	Effect     string
+	State      string
+	Outcome    string
+	// Sends of the call. 0: never sent.
+	Attempt int32
+	// Idempotency key of every send.
+	IdemKey string
+	// What the model reads, a JSON string.
+	Result []byte
+	// The tool's answer was longer than what the model reads.
+	Cut bool
+	// Size of the tool's answer as received.
+	Bytes      int64
+	StartedAt  *time.Time
+	FinishedAt *time.Time
+	// How long the call waits for a decision, a result or a word.
+	UntilAt *time.Time
+	// The run that the call started.
+	ChildID *string
+	// Who gives the result: submit is a client, answer is a person. Empty: loopd itself.
+	Owed string
+	// Why a person is asked, a JSON string.
+	Asked []byte
+	// When the call was put before a person. Null: it needs nobody.
+	AskedAt *time.Time
+	// When the decision came into the journal.
+	DecidedAt *time.Time
+	DecidedBy string
+	Decision  []byte
+	// Arguments that were approved instead of the model's, a JSON string.
+	Edited []byte
+	// The one decision that was accepted, maybe before the owner of the run has taken it. Not part of the head: appends leave it alone.
+	Verdict         []byte
+	VerdictApproved *bool
+	VerdictAt       *time.Time
+	// The attempt for which a result from outside was accepted. Not part of the head. 0: none was.
+	SubmittedAttempt int32
+	// Tells a repeated submission from another one.
+	SubmittedSha256  string
+	SubmittedOutcome string
+}

@@ -42,7 +42,8 @@ func (q *Queries) CountLiveRuns(ctx context.Context) ([]CountLiveRunsRow, error)
 const getRun = `-- name: GetRun :one
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
-    answer, partial, stop, required_actions, started_at, wake_at, ended_at
+    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    parent_run_id, parent_call_id, root_run_id, depth
 FROM runs WHERE tenant_id = $1 AND run_id = $2
 `
 
@@ -77,9 +78,14 @@ type GetRunRow struct {
 	Partial         bool
 	Stop            []byte
 	RequiredActions []byte
+	SideEffects     []byte
 	StartedAt       *time.Time
 	WakeAt          *time.Time
 	EndedAt         *time.Time
+	ParentRunID     *string
+	ParentCallID    *string
+	RootRunID       *string
+	Depth           int32
 }
 
 func (q *Queries) GetRun(ctx context.Context, arg GetRunParams) (GetRunRow, error) {
@@ -111,9 +117,14 @@ func (q *Queries) GetRun(ctx context.Context, arg GetRunParams) (GetRunRow, erro
 		&i.Partial,
 		&i.Stop,
 		&i.RequiredActions,
+		&i.SideEffects,
 		&i.StartedAt,
 		&i.WakeAt,
 		&i.EndedAt,
+		&i.ParentRunID,
+		&i.ParentCallID,
+		&i.RootRunID,
+		&i.Depth,
 	)
 	return i, err
 }
@@ -142,9 +153,9 @@ func (q *Queries) InsertFirstEvent(ctx context.Context, arg InsertFirstEventPara
 
 const insertRun = `-- name: InsertRun :execrows
 INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
-    next_seq, state, phase)
+    parent_run_id, parent_call_id, root_run_id, depth, next_seq, state, phase)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
-    2, 'QUEUED', 'queue')
+    $10, $11, $12, $13, 2, 'QUEUED', 'queue')
 ON CONFLICT (tenant_id, run_id) DO NOTHING
 `
 
@@ -158,6 +169,10 @@ type InsertRunParams struct {
 	Labels          []byte
 	Source          string
 	HasOutputSchema bool
+	ParentRunID     *string
+	ParentCallID    *string
+	RootRunID       *string
+	Depth           int32
 }
 
 // A repeated try finds the run that an earlier one committed unheard.
@@ -172,6 +187,10 @@ func (q *Queries) InsertRun(ctx context.Context, arg InsertRunParams) (int64, er
 		arg.Labels,
 		arg.Source,
 		arg.HasOutputSchema,
+		arg.ParentRunID,
+		arg.ParentCallID,
+		arg.RootRunID,
+		arg.Depth,
 	)
 	if err != nil {
 		return 0, err
@@ -220,10 +239,133 @@ func (q *Queries) InsertSignal(ctx context.Context, arg InsertSignalParams) (int
 	return id, err
 }
 
+const listChildRuns = `-- name: ListChildRuns :many
+SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
+    state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
+    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    parent_run_id, parent_call_id, root_run_id, depth
+FROM runs
+WHERE tenant_id = $1 AND parent_run_id = $2::uuid
+  AND (created_at, run_id) < ($3::timestamptz, $4::uuid)
+  AND ($5::text = '' OR agent = $5::text)
+  AND (cardinality($6::text[]) = 0 OR state = ANY ($6::text[]))
+ORDER BY created_at DESC, run_id DESC
+LIMIT $7::integer
+`
+
+type ListChildRunsParams struct {
+	TenantID    string
+	ParentRunID string
+	BeforeTime  time.Time
+	BeforeID    string
+	Agent       string
+	States      []string
+	PageSize    int32
+}
+
+type ListChildRunsRow struct {
+	TenantID        string
+	RunID           string
+	Agent           string
+	AgentVersion    int64
+	Input           []byte
+	Limits          []byte
+	Labels          []byte
+	Source          string
+	HasOutputSchema bool
+	CreatedAt       time.Time
+	NextSeq         int64
+	State           string
+	Phase           string
+	Iterations      int32
+	ModelCalls      int32
+	ToolCalls       int32
+	Attempts        int32
+	Usage           []byte
+	Cost            []byte
+	EstimatedPico   int64
+	HeldPico        int64
+	Answer          []byte
+	Partial         bool
+	Stop            []byte
+	RequiredActions []byte
+	SideEffects     []byte
+	StartedAt       *time.Time
+	WakeAt          *time.Time
+	EndedAt         *time.Time
+	ParentRunID     *string
+	ParentCallID    *string
+	RootRunID       *string
+	Depth           int32
+}
+
+func (q *Queries) ListChildRuns(ctx context.Context, arg ListChildRunsParams) ([]ListChildRunsRow, error) {
+	rows, err := q.db.Query(ctx, listChildRuns,
+		arg.TenantID,
+		arg.ParentRunID,
+		arg.BeforeTime,
+		arg.BeforeID,
+		arg.Agent,
+		arg.States,
+		arg.PageSize,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListChildRunsRow
+	for rows.Next() {
+		var i ListChildRunsRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.RunID,
+			&i.Agent,
+			&i.AgentVersion,
+			&i.Input,
+			&i.Limits,
+			&i.Labels,
+			&i.Source,
+			&i.HasOutputSchema,
+			&i.CreatedAt,
+			&i.NextSeq,
+			&i.State,
+			&i.Phase,
+			&i.Iterations,
+			&i.ModelCalls,
+			&i.ToolCalls,
+			&i.Attempts,
+			&i.Usage,
+			&i.Cost,
+			&i.EstimatedPico,
+			&i.HeldPico,
+			&i.Answer,
+			&i.Partial,
+			&i.Stop,
+			&i.RequiredActions,
+			&i.SideEffects,
+			&i.StartedAt,
+			&i.WakeAt,
+			&i.EndedAt,
+			&i.ParentRunID,
+			&i.ParentCallID,
+			&i.RootRunID,
+			&i.Depth,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listRuns = `-- name: ListRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
-    answer, partial, stop, required_actions, started_at, wake_at, ended_at
+    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    parent_run_id, parent_call_id, root_run_id, depth
 FROM runs
 WHERE tenant_id = $1
   AND (created_at, run_id) < ($2::timestamptz, $3::uuid)
@@ -268,9 +410,14 @@ type ListRunsRow struct {
 	Partial         bool
 	Stop            []byte
 	RequiredActions []byte
+	SideEffects     []byte
 	StartedAt       *time.Time
 	WakeAt          *time.Time
 	EndedAt         *time.Time
+	ParentRunID     *string
+	ParentCallID    *string
+	RootRunID       *string
+	Depth           int32
 }
 
 func (q *Queries) ListRuns(ctx context.Context, arg ListRunsParams) ([]ListRunsRow, error) {
@@ -315,9 +462,14 @@ func (q *Queries) ListRuns(ctx context.Context, arg ListRunsParams) ([]ListRunsR
 			&i.Partial,
 			&i.Stop,
 			&i.RequiredActions,
+			&i.SideEffects,
 			&i.StartedAt,
 			&i.WakeAt,
 			&i.EndedAt,
+			&i.ParentRunID,
+			&i.ParentCallID,
+			&i.RootRunID,
+			&i.Depth,
 		); err != nil {
 			return nil, err
 		}
@@ -330,9 +482,7 @@ func (q *Queries) ListRuns(ctx context.Context, arg ListRunsParams) ([]ListRunsR
 }
 
 const listToolCalls = `-- name: ListToolCalls :many
-SELECT call_id, call, iteration, args_sha256, effect, state, outcome, attempt, idem_key, result, cut, bytes,
-    started_at, finished_at
-FROM tool_calls WHERE tenant_id = $1 AND run_id = $2
+SELECT tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256, effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at, until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited, verdict, verdict_approved, verdict_at, submitted_attempt, submitted_sha256, submitted_outcome FROM tool_calls WHERE tenant_id = $1 AND run_id = $2
 ORDER BY ordinal
 `
 
@@ -341,34 +491,21 @@ type ListToolCallsParams struct {
 	RunID    string
 }
 
-type ListToolCallsRow struct {
-	CallID     string
-	Call       []byte
-	Iteration  int32
-	ArgsSha256 string
-	Effect     string
-	State      string
-	Outcome    string
-	Attempt    int32
-	IdemKey    string
-	Result     []byte
-	Cut        bool
-	Bytes      int64
-	StartedAt  *time.Time
-	FinishedAt *time.Time
-}
-
-func (q *Queries) ListToolCalls(ctx context.Context, arg ListToolCallsParams) ([]ListToolCallsRow, error) {
+func (q *Queries) ListToolCalls(ctx context.Context, arg ListToolCallsParams) ([]ToolCall, error) {
 	rows, err := q.db.Query(ctx, listToolCalls, arg.TenantID, arg.RunID)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListToolCallsRow
+	var items []ToolCall
 	for rows.Next() {
-		var i ListToolCallsRow
+		var i ToolCall
 		if err := rows.Scan(
+			&i.TenantID,
+			&i.RunID,
 			&i.CallID,
+			&i.Ordinal,
+			&i.Tool,
 			&i.Call,
 			&i.Iteration,
 			&i.ArgsSha256,
@@ -382,6 +519,21 @@ func (q *Queries) ListToolCalls(ctx context.Context, arg ListToolCallsParams) ([
 			&i.Bytes,
 			&i.StartedAt,
 			&i.FinishedAt,
+			&i.UntilAt,
+			&i.ChildID,
+			&i.Owed,
+			&i.Asked,
+			&i.AskedAt,
+			&i.DecidedAt,
+			&i.DecidedBy,
+			&i.Decision,
+			&i.Edited,
+			&i.Verdict,
+			&i.VerdictApproved,
+			&i.VerdictAt,
+			&i.SubmittedAttempt,
+			&i.SubmittedSha256,
+			&i.SubmittedOutcome,
 		); err != nil {
 			return nil, err
 		}

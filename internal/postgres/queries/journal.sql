@@ -3,7 +3,15 @@
 -- update of the run's row is the fence, the lock and the gapless sequence number;
 -- everything else hangs on the row that it returns. A cancel that the server has
 -- acknowledged stays visible until the run has ended.
-WITH fence AS (
+--
+-- Whoever locks more than one row locks them all first, in one order for everybody:
+-- the first append of a group does so for the group, if there is need.
+WITH locked AS (
+    SELECT r.run_id FROM runs r
+    WHERE (r.tenant_id, r.run_id) IN (SELECT unnest(@lock_tenants::text[]), unnest(@lock_runs::text[])::uuid)
+    ORDER BY r.tenant_id COLLATE "C", r.run_id
+    FOR UPDATE OF r
+), fence AS (
     UPDATE runs r SET
         next_seq = r.next_seq + cardinality(@seqs::bigint[]),
         state = CASE WHEN r.state = 'CANCELLING' AND sqlc.narg('ended_at')::timestamptz IS NULL
@@ -29,10 +37,12 @@ WITH fence AS (
         partial = @partial::boolean,
         stop = sqlc.narg('stop')::json,
         required_actions = @required_actions::json,
+        side_effects = @side_effects::json,
         started_at = sqlc.narg('started_at')::timestamptz,
         wake_at = sqlc.narg('wake_at')::timestamptz,
         ended_at = sqlc.narg('ended_at')::timestamptz
-    WHERE r.tenant_id = @tenant_id::text AND r.run_id = @run_id::uuid
+    WHERE (SELECT count(*) FROM locked) >= 0 -- has them locked before anything else
+      AND r.tenant_id = @tenant_id::text AND r.run_id = @run_id::uuid
       AND r.lease_epoch = @epoch::bigint AND r.lease_owner = @owner::text
       AND r.next_seq = @first_seq::bigint
       AND (NOT @intent::boolean OR r.signals <= @signals_seen::bigint)
@@ -46,14 +56,18 @@ WITH fence AS (
     ) e
 ), calls AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
-        effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at)
+        effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
+        until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
     SELECT f.tenant_id, f.run_id, c.call_id,
            c.place + (SELECT coalesce(max(o.ordinal), 0) FROM tool_calls o
                       WHERE o.tenant_id = f.tenant_id AND o.run_id = f.run_id),
            c.tool, c.call::json, c.iteration, c.args_sha256,
            c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
            -- Go's zero time is "not yet".
-           nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00')
+           nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
+           nullif(c.until_at, '0001-01-01 00:00:00+00'), nullif(c.child_id, '')::uuid, c.owed, c.asked::json,
+           nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
+           c.decided_by, c.decision::json, c.edited::json
     FROM fence f, (
         SELECT generate_subscripts(@call_ids::text[], 1) AS place, unnest(@call_ids::text[]) AS call_id,
                unnest(@call_tools::text[]) AS tool, unnest(@calls::text[]) AS call,
@@ -62,13 +76,23 @@ WITH fence AS (
                unnest(@call_outcomes::text[]) AS outcome, unnest(@call_attempts::integer[]) AS attempt,
                unnest(@call_keys::text[]) AS idem_key, unnest(@call_results::text[]) AS result,
                unnest(@call_cuts::boolean[]) AS cut, unnest(@call_bytes::bigint[]) AS bytes,
-               unnest(@call_started::timestamptz[]) AS started_at, unnest(@call_finished::timestamptz[]) AS finished_at
+               unnest(@call_started::timestamptz[]) AS started_at, unnest(@call_finished::timestamptz[]) AS finished_at,
+               unnest(@call_untils::timestamptz[]) AS until_at, unnest(@call_children::text[]) AS child_id,
+               unnest(@call_owed::text[]) AS owed, unnest(@call_asked::text[]) AS asked,
+               unnest(@call_asked_at::timestamptz[]) AS asked_at, unnest(@call_decided_at::timestamptz[]) AS decided_at,
+               unnest(@call_decided_by::text[]) AS decided_by, unnest(@call_decisions::text[]) AS decision,
+               unnest(@call_edited::text[]) AS edited
     ) c
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
         tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
         effect = excluded.effect, state = excluded.state, outcome = excluded.outcome, attempt = excluded.attempt,
         idem_key = excluded.idem_key, result = excluded.result, cut = excluded.cut, bytes = excluded.bytes,
-        started_at = excluded.started_at, finished_at = excluded.finished_at
+        started_at = excluded.started_at, finished_at = excluded.finished_at, until_at = excluded.until_at,
+        child_id = excluded.child_id, decided_at = excluded.decided_at, decided_by = excluded.decided_by,
+        asked = excluded.asked, decision = excluded.decision, edited = excluded.edited,
+        -- A question stays one when it has its answer.
+        owed = CASE WHEN excluded.owed = '' THEN t.owed ELSE excluded.owed END,
+        asked_at = coalesce(excluded.asked_at, t.asked_at)
 ), opened AS (
     INSERT INTO holds (tenant_id, run_id, call, amount_pico)
     SELECT f.tenant_id, f.run_id, h.call, h.amount
@@ -91,9 +115,53 @@ WITH fence AS (
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= @signals_seen::bigint
+), children AS (
+    INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
+        next_seq, state, phase, parent_run_id, parent_call_id, root_run_id, depth)
+    SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
+           c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
+    FROM fence f, (
+        SELECT unnest(@child_ids::text[]) AS run_id, unnest(@child_agents::text[]) AS agent,
+               unnest(@child_versions::bigint[]) AS agent_version, unnest(@child_inputs::text[]) AS input,
+               unnest(@child_limits::text[]) AS limits, unnest(@child_labels::text[]) AS labels,
+               unnest(@child_sources::text[]) AS source, unnest(@child_output_schemas::boolean[]) AS has_output_schema,
+               unnest(@child_calls::text[]) AS call_id, unnest(@child_roots::text[]) AS root_id,
+               unnest(@child_depths::integer[]) AS depth
+    ) c
+), child_events AS (
+    INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
+    SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
+    FROM fence f, (SELECT unnest(@child_ids::text[]) AS run_id, unnest(@child_bodies::text[]) AS body) c
+), child_accounts AS (
+    INSERT INTO accounts (tenant_id, account, limit_pico)
+    SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
+    FROM fence f, (SELECT unnest(@child_ids::text[]) AS run_id, unnest(@child_money::bigint[]) AS limit_pico) c
+), hearers AS (
+    -- What a run that has ended is told is of no use to anybody.
+    SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
+    WHERE r.run_id = ANY (CAST(@outgoing_runs::text[] AS uuid[])) AND r.ended_at IS NULL
+    ORDER BY r.run_id
+    FOR UPDATE OF r
+), outgoing AS (
+    INSERT INTO run_signals (tenant_id, run_id, kind, body)
+    SELECT h.tenant_id, h.run_id, o.kind, o.body::json
+    FROM hearers h JOIN (
+        SELECT generate_subscripts(@outgoing_runs::text[], 1) AS place, unnest(@outgoing_runs::text[])::uuid AS run_id,
+               unnest(@outgoing_kinds::text[]) AS kind, unnest(@outgoing_bodies::text[]) AS body
+    ) o USING (run_id)
+    WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
+    ORDER BY o.place
+    RETURNING tenant_id, run_id, id, kind
+), heard AS (
+    UPDATE runs r SET signals = o.id, available_at = least(r.available_at, now()),
+        state = CASE WHEN o.cancel THEN 'CANCELLING' ELSE r.state END
+    FROM (SELECT tenant_id, run_id, max(id) AS id, bool_or(kind = 'cancel_requested') AS cancel
+          FROM outgoing GROUP BY tenant_id, run_id) o
+    WHERE r.tenant_id = o.tenant_id AND r.run_id = o.run_id
 )
 SELECT (pg_notify('loopd_events', f.run_id::text) IS NOT NULL)::boolean AS told,
-       (CASE WHEN @release::boolean THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
+       (CASE WHEN @release::boolean OR cardinality(@child_ids::text[]) > 0 OR cardinality(@outgoing_runs::text[]) > 0
+             THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
 FROM fence f;
 
 -- name: LockLease :one

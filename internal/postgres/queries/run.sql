@@ -1,9 +1,9 @@
 -- name: InsertRun :execrows
 -- A repeated try finds the run that an earlier one committed unheard.
 INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
-    next_seq, state, phase)
+    parent_run_id, parent_call_id, root_run_id, depth, next_seq, state, phase)
 VALUES (@tenant_id, @run_id, @agent, @agent_version, @input, @limits, @labels, @source, @has_output_schema,
-    2, 'QUEUED', 'queue')
+    @parent_run_id, @parent_call_id, @root_run_id, @depth, 2, 'QUEUED', 'queue')
 ON CONFLICT (tenant_id, run_id) DO NOTHING;
 
 -- name: InsertFirstEvent :exec
@@ -23,13 +23,15 @@ SELECT pg_notify('loopd_wake', '');
 -- name: GetRun :one
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
-    answer, partial, stop, required_actions, started_at, wake_at, ended_at
+    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    parent_run_id, parent_call_id, root_run_id, depth
 FROM runs WHERE tenant_id = @tenant_id AND run_id = @run_id;
 
 -- name: ListRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
-    answer, partial, stop, required_actions, started_at, wake_at, ended_at
+    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    parent_run_id, parent_call_id, root_run_id, depth
 FROM runs
 WHERE tenant_id = @tenant_id
   AND (created_at, run_id) < (@before_time::timestamptz, @before_id::uuid)
@@ -38,10 +40,21 @@ WHERE tenant_id = @tenant_id
 ORDER BY created_at DESC, run_id DESC
 LIMIT @page_size::integer;
 
+-- name: ListChildRuns :many
+SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
+    state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
+    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    parent_run_id, parent_call_id, root_run_id, depth
+FROM runs
+WHERE tenant_id = @tenant_id AND parent_run_id = @parent_run_id::uuid
+  AND (created_at, run_id) < (@before_time::timestamptz, @before_id::uuid)
+  AND (@agent::text = '' OR agent = @agent::text)
+  AND (cardinality(@states::text[]) = 0 OR state = ANY (@states::text[]))
+ORDER BY created_at DESC, run_id DESC
+LIMIT @page_size::integer;
+
 -- name: ListToolCalls :many
-SELECT call_id, call, iteration, args_sha256, effect, state, outcome, attempt, idem_key, result, cut, bytes,
-    started_at, finished_at
-FROM tool_calls WHERE tenant_id = @tenant_id AND run_id = @run_id
+SELECT * FROM tool_calls WHERE tenant_id = @tenant_id AND run_id = @run_id
 ORDER BY ordinal;
 
 -- name: LockRun :one

@@ -88,7 +88,9 @@ func operations(doc node) iter.Seq[node] {
 }
 
 // collections names the path parameter that follows a collection's segment.
-var collections = map[string]string{"agents": "agent", "runs": "run", "toolCalls": "call"}
+var collections = map[string]string{
+	"agents": "agent", "runs": "run", "toolCalls": "call", "tools": "tool", "approvals": "approval", "policies": "policy",
+}
 
 // renameParameters gives path parameters the name of what they hold. The
 // generator calls both ids of "/runs/{name}/toolCalls/{name_1}" after the field

@@ -1,0 +1,175 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+func result(id string, attempt int, content string) loop.ResultSubmitted {
+	return loop.ResultSubmitted{CallID: id, Attempt: attempt, Outcome: loop.OutcomeOK, Content: content, By: "ann"}
+}
+
+func TestSubmitTwice(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	call := offered("c1-1", soon())
+	ref := park(t, s, call)
+	first := result("c1-1", 1, hostile)
+	if replayed, err := s.SubmitResult(t.Context(), ref, first); err != nil || replayed {
+		t.Fatalf("first result: replayed %v, %v", replayed, err)
+	}
+	again := first
+	again.By = "bob" // whoever says so, it is the same result
+	if replayed, err := s.SubmitResult(t.Context(), ref, again); err != nil || !replayed {
+		t.Errorf("same result again: replayed %v, %v", replayed, err)
+	}
+	for _, other := range []loop.ResultSubmitted{
+		result("c1-1", 1, "other"),
+		{CallID: "c1-1", Attempt: 1, Outcome: loop.OutcomePermanent, Content: hostile},
+	} {
+		_, err := s.SubmitResult(t.Context(), ref, other)
+		wantErr(t, err, ErrConflict)
+	}
+	lease := claimOne(t, s, "w2")
+	got := signals(t, s, lease)
+	if len(got) != 1 {
+		t.Fatalf("signals = %+v, want one", got)
+	}
+	diff(t, "signal", got[0].Body, loop.Body(first))
+
+	// It stays the same result when the run has taken it.
+	b := batch(lease, 3, first)
+	call.State, call.Outcome, call.Result, call.Until = loop.CallSucceeded, loop.OutcomeOK, hostile, time.Time{}
+	b.Calls, b.SignalsSeen = []loop.CallHead{call}, got[0].ID
+	mustAppend(t, s, lease, b)
+	if replayed, err := s.SubmitResult(t.Context(), ref, first); err != nil || !replayed {
+		t.Errorf("same result, after it was taken: replayed %v, %v", replayed, err)
+	}
+	_, err := s.SubmitResult(t.Context(), ref, result("c1-1", 1, "other"))
+	wantErr(t, err, ErrConflict)
+
+	// The next attempt takes a result of its own.
+	call.State, call.Outcome, call.Result, call.Attempt, call.Until = loop.CallOffered, "", "", 2, soon()
+	b = batch(lease, 4, loop.CallHandedOut{CallID: "c1-1", Attempt: 2})
+	b.Calls, b.Head.RequiredActions = []loop.CallHead{call}, actions([]loop.CallHead{call})
+	mustAppend(t, s, lease, b)
+	_, err = s.SubmitResult(t.Context(), ref, result("c1-1", 3, "x"))
+	wantErr(t, err, ErrNotWaiting)
+	if replayed, err := s.SubmitResult(t.Context(), ref, result("c1-1", 2, "second")); err != nil || replayed {
+		t.Errorf("result of the second attempt: replayed %v, %v", replayed, err)
+	}
+}
+
+func TestManySubmit(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	ref := park(t, s, offered("c1-1", soon()))
+	var mu sync.Mutex
+	fresh, replays, conflicts := 0, 0, 0
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			replayed, err := s.SubmitResult(t.Context(), ref, result("c1-1", 1, strings.Repeat("x", i%2)))
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil && !replayed:
+				fresh++
+			case err == nil:
+				replays++
+			case errors.Is(err, ErrConflict):
+				conflicts++
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if fresh != 1 || replays != 24 || conflicts != 25 {
+		t.Errorf("%d fresh, %d replayed, %d conflicts, want 1, 24 and 25", fresh, replays, conflicts)
+	}
+	if n := scalar[int](t, s, "SELECT count(*) FROM run_signals"); n != 1 {
+		t.Errorf("%d signals, want 1", n)
+	}
+}
+
+func TestResultsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	child := offered("c1-3", soon()) // a child run owes the result, and nobody else
+	child.Call.Name, child.ChildID = "researcher", newRef().ID
+	started := offered("c1-4", time.Time{})
+	started.State = loop.CallStarted
+	ref := park(t, s, offered("c1-1", soon()), offered("c1-2", time.Now().Add(-time.Second)), child, started, asked("c1-5", soon()))
+	ended := park(t, s, offered("c1-1", soon()))
+	finish(t, s, ended)
+	for _, test := range []struct {
+		name   string
+		run    loop.RunRef
+		result loop.ResultSubmitted
+		want   error
+	}{
+		{"deadline has passed", ref, result("c1-2", 1, "x"), ErrExpired},
+		{"child run", ref, result("c1-3", 1, "x"), ErrNotWaiting},
+		{"loopd runs it", ref, result("c1-4", 1, "x"), ErrNotWaiting},
+		{"not approved", ref, result("c1-5", 0, "x"), ErrNotWaiting},
+		{"other attempt", ref, result("c1-1", 2, "x"), ErrNotWaiting},
+		{"no such call", ref, result("c9-9", 1, "x"), loop.ErrNotFound},
+		{"other tenant", loop.RunRef{Tenant: "globex", ID: ref.ID}, result("c1-1", 1, "x"), loop.ErrNotFound},
+		{"ended run", ended, result("c1-1", 1, "x"), ErrRunFinished},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := s.SubmitResult(t.Context(), test.run, test.result)
+			wantErr(t, err, test.want)
+		})
+	}
+	bad := result("c1-1", 1, "x")
+	bad.Outcome = loop.OutcomeUnknown
+	if _, err := s.SubmitResult(t.Context(), ref, bad); err == nil || !strings.Contains(err.Error(), `outcome "unknown"`) {
+		t.Errorf("error = %v, want it to name the outcome", err)
+	}
+	if n := scalar[int](t, s, "SELECT count(*) FROM run_signals"); n != 0 {
+		t.Errorf("refused results left %d signals", n)
+	}
+}
+
+// A question is in the inbox until it is answered, and shows what became of it.
+func TestQuestions(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	failed := question("c1-4", time.Time{})
+	ref := park(t, s, question("c1-1", soon()), question("c1-2", soon()), question("c1-3", soon()), question("c1-4", soon()))
+	state := func(id string) ApprovalState { t.Helper(); return getApproval(t, s, ref, id).State }
+	first := getApproval(t, s, ref, "c1-1")
+	if first.Kind != KindAnswer || first.State != ApprovalPending || !first.Call.AskedAt.Equal(at(3)) {
+		t.Errorf("question = %+v, want a pending one that was asked when its call began", first)
+	}
+	refusal := result("c1-2", 1, "I do not know.")
+	refusal.Outcome = loop.OutcomePermanent
+	for _, r := range []loop.ResultSubmitted{result("c1-1", 1, "ORD-4892"), refusal} {
+		if _, err := s.SubmitResult(t.Context(), ref, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := s.Decide(t.Context(), ref, approve("c1-3"))
+	wantErr(t, err, ErrNotWaiting) // it is not to be approved
+	diff(t, "states", []ApprovalState{state("c1-1"), state("c1-2"), state("c1-3")},
+		[]ApprovalState{ApprovalApproved, ApprovalDenied, ApprovalPending})
+	rows, _, err := s.ListApprovals(t.Context(), tenant, ApprovalFilter{State: ApprovalPending, PageSize: 9})
+	if err != nil || len(rows) != 2 {
+		t.Errorf("pending: %+v, %v, want two", rows, err)
+	}
+
+	failed.State, failed.Outcome = loop.CallFailed, loop.OutcomeTimeout
+	finish(t, s, ref, failed)
+	diff(t, "states at the end", []ApprovalState{state("c1-1"), state("c1-3"), state("c1-4")},
+		[]ApprovalState{ApprovalApproved, ApprovalCancelled, ApprovalExpired})
+	if kind := getApproval(t, s, ref, "c1-4").Kind; kind != KindAnswer {
+		t.Errorf("a question that was not answered is a %s", kind)
+	}
+}
