@@ -9,7 +9,6 @@ import (
 	"github.com/loopd/loopd/internal/engine"
 	"github.com/loopd/loopd/internal/loop"
 	"github.com/loopd/loopd/internal/postgres"
-	"github.com/loopd/loopd/internal/tool"
 )
 
 // ports makes the store fit the engine's ports. The two packages do not know
@@ -51,10 +50,3 @@ func (p ports) Signalled(ctx context.Context, worker string) ([]loop.RunRef, err
 func (p ports) Retire(ctx context.Context, worker string) error { return p.store.Retire(ctx, worker) }
 
 func (p ports) Listen(ctx context.Context, wake func()) error { return p.store.Listen(ctx, wake) }
-
-// toolbox makes the tool runner fit the engine's port.
-type toolbox struct{ *tool.Runner }
-
-func (t toolbox) Call(ctx context.Context, req engine.ToolRequest) loop.ToolReply {
-	return t.Runner.Call(ctx, tool.Request(req))
-}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -37,11 +38,13 @@ type client struct {
 	// A stream that says nothing for this long is dead: the server promises a
 	// heartbeat every 15 s.
 	silence time.Duration
+	// Whether somebody looks at a writer.
+	terminal func(io.Writer) bool
 }
 
 // clientCommands are the commands that talk to a running loopd.
 func clientCommands(env Env) []*cobra.Command {
-	c := &client{env: env, retryWait: 2 * time.Second, retryTries: 10, silence: 45 * time.Second}
+	c := &client{env: env, retryWait: 2 * time.Second, retryTries: 10, silence: 45 * time.Second, terminal: isTerminal}
 	commands := []*cobra.Command{c.runCommand(), c.agentCommand()}
 	for _, group := range commands {
 		c.prepare(group)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -39,9 +40,11 @@ type fakeServer struct {
 	call    *loopdv1.ToolCall
 	agent   *loopdv1.Agent
 	pages   []*loopdv1.ListRunsResponse
-	// Streams by order of arrival, and from where each was asked for.
+	// Streams by order of arrival, from where each was asked for, and whether the last
+	// one was asked for deltas.
 	streams []func(grpc.ServerStreamingServer[loopdv1.StreamEventsResponse]) error
 	after   []int64
+	deltas  bool
 }
 
 func (f *fakeServer) got(req proto.Message) error {
@@ -97,7 +100,7 @@ func (f *fakeServer) ListRuns(_ context.Context, req *loopdv1.ListRunsRequest) (
 
 func (f *fakeServer) StreamEvents(req *loopdv1.StreamEventsRequest, s grpc.ServerStreamingServer[loopdv1.StreamEventsResponse]) error {
 	f.mu.Lock()
-	f.after = append(f.after, req.GetAfterSeq())
+	f.after, f.deltas = append(f.after, req.GetAfterSeq()), req.GetIncludeDeltas()
 	if len(f.after) > len(f.streams) {
 		f.mu.Unlock()
 		return status.Error(codes.Unavailable, "no more streams")
@@ -138,7 +141,7 @@ func setup(t *testing.T) *terminal {
 	})
 	term := &terminal{server: fake, ctx: t.Context()}
 	env := map[string]string{"LOOPD_SERVER": listener.Addr().String()}
-	term.client = &client{retryWait: time.Millisecond, retryTries: 3, silence: time.Minute}
+	term.client = &client{retryWait: time.Millisecond, retryTries: 3, silence: time.Minute, terminal: func(io.Writer) bool { return false }}
 	term.client.env.Getenv = func(name string) string { return env[name] }
 	return term
 }
@@ -234,6 +237,7 @@ func TestUsageErrors(t *testing.T) {
 		"run", "run bogus", "run show", "run show a b", "run start", "run start --agent a", "run start --bogus",
 		"run list --state bogus", "run list --limit -1", "run list -o xml", "run approve no-call", "run resolve r/c1-1",
 		"run resolve r/c1-1 --as maybe", "run start -f - --input -", "agent", "agent apply", "agent apply -f /does/not/exist",
+		"run start --agent a --input x --wait --watch",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()

@@ -25,10 +25,12 @@ type config struct {
 	leaseTTL   time.Duration
 	drainGrace time.Duration
 
-	script      string // file of scripted models
-	scripted    []byte // scripted models to have when there is no such file
-	prices      string // file that overrides the price book
-	privateNets bool   // tools may be on private addresses
+	script      string   // file of scripted models
+	scripted    []byte   // scripted models to have when there is no such file
+	prices      string   // file that overrides the price book
+	privateNets bool     // tools may be on private addresses
+	toolHosts   []string // the only hosts that tools may be on; empty: any
+	commands    bool     // MCP servers may be commands, for development
 
 	logFormat string
 	logLevel  string
@@ -68,6 +70,7 @@ func (c *config) flags(f *pflag.FlagSet, env Env) {
 	f.DurationVar(&c.leaseTTL, "lease-ttl", 15*time.Second, "how long others leave a silent worker's runs alone [LOOPD_LEASE_TTL]")
 	f.DurationVar(&c.drainGrace, "drain-grace", 20*time.Second, "how long calls in flight may go on after SIGTERM [LOOPD_DRAIN_GRACE]")
 	f.BoolVar(&c.privateNets, "allow-private-tools", false, "let tools be on loopback and private addresses [LOOPD_ALLOW_PRIVATE_TOOLS]")
+	f.StringSliceVar(&c.toolHosts, "tool-hosts", listOf(env.Getenv("LOOPD_TOOL_HOSTS")), "the only hosts that tools may be on, such as shop.example,*.corp.example:8443; default: any [LOOPD_TOOL_HOSTS]")
 	for _, name := range []string{"max-runs", "lease-ttl", "drain-grace", "allow-private-tools"} {
 		v := env.Getenv(envName(name))
 		if v == "" {
@@ -77,6 +80,11 @@ func (c *config) flags(f *pflag.FlagSet, env Env) {
 			c.problems = append(c.problems, fmt.Errorf("%s: %w", envName(name), err))
 		}
 	}
+}
+
+// listOf splits a list at its commas.
+func listOf(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // envName is the environment variable of a flag.

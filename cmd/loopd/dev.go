@@ -55,6 +55,7 @@ func dev(ctx context.Context, c config, o devOptions, env Env) (err error) {
 		return err
 	}
 	c.privateNets = true // a developer's tools are on the developer's machine
+	c.commands = true
 	c.scripted = demo.Script
 	if c.databaseURL == "" {
 		pg, err := startPostgres(ctx, c, o, env)

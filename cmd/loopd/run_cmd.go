@@ -36,8 +36,9 @@ tells how the run stands:
 // startFlags are the flags of run start, which go before what its file says.
 type startFlags struct {
 	file, agent, input, requestID string
+	attach                        []string
 	wait                          waitFlags
-	waits                         bool
+	waits, watches                bool
 }
 
 func (c *client) runStart() *cobra.Command {
@@ -48,16 +49,21 @@ func (c *client) runStart() *cobra.Command {
 		Long: `Start a run and print its name.
 
 The file of -f has the members of the API's CreateRunRequest: agent, input,
-limits, labels. Flags go before it.`,
+limits, labels, attachments. Flags go before it; what --attach names is added.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVarP(&flags.file, "file", "f", "", `YAML file with the request, or "-" for standard input`)
 	cmd.Flags().StringVar(&flags.agent, "agent", "", "the agent")
 	cmd.Flags().StringVar(&flags.input, "input", "", `what to ask it, or "-" for standard input`)
 	cmd.Flags().StringVar(&flags.requestID, "request-id", "", "makes the command safe to repeat: the same id brings the same run")
+	cmd.Flags().StringArrayVar(&flags.attach, "attach", nil, "image, PDF or text file that goes with the input, or the https address of one; may be repeated")
 	cmd.Flags().BoolVar(&flags.waits, "wait", false, "follow the run on standard error and exit as it ends")
+	cmd.Flags().BoolVar(&flags.watches, "watch", false, "follow the run on standard output, as run watch does")
 	flags.wait.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if flags.waits && flags.watches {
+			return usagef("--wait and --watch exclude each other: one follows on standard error, the other on standard output")
+		}
 		req, err := c.startRequest(flags)
 		if err != nil {
 			return err
@@ -66,9 +72,13 @@ limits, labels. Flags go before it.`,
 		if err != nil {
 			return err
 		}
-		if flags.waits {
+		if flags.waits || flags.watches {
 			fmt.Fprintln(c.env.Stderr, run.GetName())
-			return c.follow(cmd.Context(), run.GetName(), flags.wait, textProgress(c.env.Stderr))
+			if flags.watches {
+				return c.watch(cmd, run.GetName(), flags.wait)
+			}
+			show := c.textProgress(cmd, &flags.wait, c.env.Stderr)
+			return c.follow(cmd.Context(), run.GetName(), flags.wait, show)
 		}
 		if c.output == "json" {
 			return writeJSON(c.env.Stdout, run)
@@ -110,7 +120,7 @@ func (c *client) startRequest(flags startFlags) (*loopdv1.CreateRunRequest, erro
 		return nil, usagef("run start needs an agent and an input: give --agent and --input, or -f FILE")
 	}
 	req.Agent = agentName(req.GetAgent())
-	return req, nil
+	return req, attach(req, flags.attach)
 }
 
 func (c *client) runShow() *cobra.Command {
@@ -137,11 +147,13 @@ func (c *client) writeRun(run *loopdv1.Run) error {
 type waitFlags struct {
 	timeout        time.Duration
 	noWaitApproval bool
+	deltas         bool
 }
 
 func (f *waitFlags) add(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "stop following after this long, with exit code 7 (default never)")
 	cmd.Flags().BoolVar(&f.noWaitApproval, "no-wait-approval", false, "stop following when the run waits for a person, with exit code 8")
+	cmd.Flags().BoolVar(&f.deltas, "deltas", false, "show what the model is writing while it writes it (default on a terminal, except as json)")
 }
 
 func (c *client) runWatch() *cobra.Command {
@@ -150,18 +162,37 @@ func (c *client) runWatch() *cobra.Command {
 		Use:   "watch RUN",
 		Short: "Follow a run: one line per iteration, with its cost against its cap",
 		Long: `Follow a run from its first iteration to its end: one line per iteration, with
-its cost against its cap. With -o json, one event of the journal per line.
-A broken connection is made again and nothing is lost.`,
+its cost against its cap. With -o json, one event of the journal per line. A
+broken connection is made again and no event is lost.
+
+With --deltas also what the model is writing: its text, its reasoning, and the
+arguments of its calls. That may have gaps, shown as "…"; the whole answer
+replaces it when it is complete. With -o json these are lines {"delta": ...}.`,
 		Args: cobra.ExactArgs(1),
 	}
 	flags.add(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if c.output == "json" {
-			return c.follow(cmd.Context(), runName(args[0]), flags, jsonProgress(c.env.Stdout))
-		}
-		return c.follow(cmd.Context(), runName(args[0]), flags, textProgress(c.env.Stdout))
-	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return c.watch(cmd, runName(args[0]), flags) }
 	return cmd
+}
+
+// watch follows a run on standard output.
+func (c *client) watch(cmd *cobra.Command, name string, flags waitFlags) error {
+	if c.output == "json" {
+		return c.follow(cmd.Context(), name, flags, jsonProgress(c.env.Stdout))
+	}
+	show := c.textProgress(cmd, &flags, c.env.Stdout)
+	return c.follow(cmd.Context(), name, flags, show)
+}
+
+// textProgress is progress for people. On a terminal it asks for deltas, unless the
+// flag says otherwise.
+func (c *client) textProgress(cmd *cobra.Command, flags *waitFlags, w io.Writer) *lines {
+	terminal := c.terminal(w)
+	if !cmd.Flags().Changed("deltas") {
+		flags.deltas = terminal
+	}
+	steers := terminal && c.env.Getenv("TERM") != "dumb"
+	return &lines{w: w, draft: draft{w: w, terminal: steers, dim: steers && c.env.Getenv("NO_COLOR") == ""}}
 }
 
 func (c *client) runList() *cobra.Command {

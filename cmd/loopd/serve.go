@@ -18,11 +18,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/loopd/loopd/internal/engine"
-	"github.com/loopd/loopd/internal/loop"
 	"github.com/loopd/loopd/internal/postgres"
+	"github.com/loopd/loopd/internal/rule"
 	"github.com/loopd/loopd/internal/server"
 	"github.com/loopd/loopd/internal/telemetry"
 	"github.com/loopd/loopd/internal/tool"
+	"github.com/loopd/loopd/internal/tool/mcp"
 )
 
 func serveCommand(env Env) *cobra.Command {
@@ -56,6 +57,7 @@ type daemon struct {
 	server   *server.Server
 	engine   *engine.Engine
 	deltas   *postgres.Deltas
+	mcp      *mcp.Client
 	admin    *http.Server
 	flush    func(context.Context) error // of telemetry
 	beside   func(context.Context) error // something to serve along, until its context ends; may be nil
@@ -88,9 +90,18 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	tools := tool.New(tool.Config{Secrets: toolSecrets(c), AllowPrivate: c.privateNets, Log: d.log})
+	reach := tool.Config{Secrets: toolSecrets(c), AllowPrivate: c.privateNets, AllowHosts: c.toolHosts, Log: d.log}
+	tools := tool.New(reach)
+	d.mcp = mcp.New(mcp.Config{Transport: reach.Transport(), Secrets: reach.Secrets, AllowCommands: c.commands, Log: d.log})
+	judge, err := rule.New()
+	if err != nil {
+		return nil, fmt.Errorf("rules: %w", err)
+	}
 	d.server, err = server.New(server.Config{
-		Store: d.store, Prices: book.Price, ValidateTool: tool.ValidateSpec, ValidateSchema: tool.ValidateSchema, Models: book.Models,
+		Store: d.store, Prices: book.Price, ValidateTool: validateTool, ValidateSchema: tool.ValidateSchema,
+		ValidateArguments: tools.Problem, ValidateRule: rule.Compile, Builtin: tool.Builtin,
+		ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools(d.mcp),
+		Models:        book.Models,
 		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
 		Log:           d.log, Registerer: d.registry,
 	})
@@ -99,14 +110,15 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	}
 	d.deltas = postgres.NewDeltas(d.store)
 	d.engine, err = engine.New(engine.Config{
-		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, Deltas: d.deltas, Tools: toolbox{tools}, Checker: tools,
+		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, Deltas: d.deltas, Tools: toolbox{tools, d.mcp, d.store}, Checker: tools,
+		Rules: rules{judge}, Approver: approver{d.store, judge, d.log},
 		Worker: uuid.NewString(), MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
 		Log: d.log, Registerer: d.registry, Tracer: tracer,
 	})
 	if err != nil {
 		return nil, err
 	}
-	d.registry.MustRegister(newRunsGauge(d.store))
+	d.registry.MustRegister(newRunsGauge(d.store), newCallsGauge(d.store), newBreakerGauge(tools))
 	d.admin = &http.Server{Handler: d.server.AdminHandler(d.registry), ReadHeaderTimeout: 5 * time.Second}
 	return d, d.listen(ctx)
 }
@@ -190,6 +202,7 @@ func (d *daemon) shutdown(ctx context.Context, group *errgroup.Group, endParts f
 	if err := d.flush(bounded); err != nil {
 		d.log.WarnContext(bounded, "traces were not flushed", "error", err)
 	}
+	d.mcp.Close()
 	d.store.Close()
 	d.log.InfoContext(bounded, "loopd has stopped")
 	return errors.Join(errs...)
@@ -207,33 +220,5 @@ func toolSecrets(c config) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		v, err := readSecret(c.getenv, "LOOPD_SECRET_"+strings.ToUpper(name))
 		return v, err == nil && v != ""
-	}
-}
-
-// runsGauge shows how many runs are in which live state, counted in the
-// database at each scrape: every replica says the same, so take the max.
-type runsGauge struct {
-	store *postgres.Store
-	desc  *prometheus.Desc
-}
-
-func newRunsGauge(store *postgres.Store) runsGauge {
-	return runsGauge{store, prometheus.NewDesc("loopd_runs", "Runs in each live state, in the whole database.", []string{"state"}, nil)}
-}
-
-// Describe implements prometheus.Collector.
-func (g runsGauge) Describe(ch chan<- *prometheus.Desc) { ch <- g.desc }
-
-// Collect implements prometheus.Collector.
-func (g runsGauge) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	counts, err := g.store.CountRuns(ctx)
-	if err != nil {
-		ch <- prometheus.NewInvalidMetric(g.desc, err)
-		return
-	}
-	for _, s := range []loop.RunState{loop.StateQueued, loop.StateRunning, loop.StateRequiresAction, loop.StatePaused, loop.StateCancelling} {
-		ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(counts[s]), string(s))
 	}
 }

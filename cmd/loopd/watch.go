@@ -22,6 +22,8 @@ type progress interface {
 	begin(run *loopdv1.Run)
 	// event is called for each event of the journal, once and in order.
 	event(e *loopdv1.Event) error
+	// delta is called for what a model is writing, between the events of its call.
+	delta(d *loopdv1.Delta) error
 	// end is called once, with the run as it then is.
 	end(run *loopdv1.Run) error
 }
@@ -115,7 +117,7 @@ func (c *client) readStream(ctx context.Context, name string, seen *int64, flags
 	silent := time.AfterFunc(c.silence, cancel)
 	defer silent.Stop()
 
-	stream, err := c.runs.StreamEvents(ctx, &loopdv1.StreamEventsRequest{Parent: name, AfterSeq: *seen})
+	stream, err := c.runs.StreamEvents(ctx, &loopdv1.StreamEventsRequest{Parent: name, AfterSeq: *seen, IncludeDeltas: flags.deltas})
 	if err != nil {
 		return false, err
 	}
@@ -128,6 +130,10 @@ func (c *client) readStream(ctx context.Context, name string, seen *int64, flags
 		switch kind := message.GetKind().(type) {
 		case *loopdv1.StreamEventsResponse_End:
 			return true, nil
+		case *loopdv1.StreamEventsResponse_Delta:
+			if err := show.delta(kind.Delta); err != nil {
+				return false, err
+			}
 		case *loopdv1.StreamEventsResponse_Event:
 			if kind.Event.GetSeq() <= *seen {
 				continue
@@ -163,7 +169,8 @@ func body(e *loopdv1.Event) loop.Body {
 	return decoded
 }
 
-// jsonEvents writes each event as a line of JSON.
+// jsonEvents writes each event as a line of JSON. A delta is one with the only
+// member "delta".
 type jsonEvents struct{ w io.Writer }
 
 func jsonProgress(w io.Writer) *jsonEvents { return &jsonEvents{w: w} }
@@ -172,9 +179,14 @@ func (p *jsonEvents) begin(*loopdv1.Run)           {}
 func (p *jsonEvents) event(e *loopdv1.Event) error { return writeJSONLine(p.w, e) }
 func (p *jsonEvents) end(*loopdv1.Run) error       { return nil }
 
-// lines writes one line per iteration.
+func (p *jsonEvents) delta(d *loopdv1.Delta) error {
+	return writeJSONLine(p.w, &loopdv1.StreamEventsResponse{Kind: &loopdv1.StreamEventsResponse_Delta{Delta: d}})
+}
+
+// lines writes one line per iteration, below what the model is writing meanwhile.
 type lines struct {
 	w         io.Writer
+	draft     draft
 	caps      *loopdv1.Limits
 	iteration int32 // the open one; 0 = none
 	since     time.Time
@@ -183,9 +195,12 @@ type lines struct {
 	tools     map[string]int
 }
 
-func textProgress(w io.Writer) *lines { return &lines{w: w} }
-
 func (p *lines) begin(run *loopdv1.Run) { p.caps = run.GetLimits() }
+
+func (p *lines) delta(d *loopdv1.Delta) error {
+	p.draft.add(d)
+	return nil
+}
 
 func (p *lines) event(e *loopdv1.Event) error {
 	at := e.GetCreateTime().AsTime()
@@ -194,8 +209,10 @@ func (p *lines) event(e *loopdv1.Event) error {
 		p.close(at)
 		p.since = at
 	case loop.ModelAnswered:
+		p.draft.replace(b.Message)
 		p.open(e.GetIteration(), b)
 	case loop.ModelFailed:
+		p.draft.drop()
 		p.cost += b.Cost.Total()
 		p.sayf("model call failed (%s): %s", b.Class, b.Message)
 	case loop.CallRefused:
@@ -223,6 +240,7 @@ func (p *lines) event(e *loopdv1.Event) error {
 }
 
 func (p *lines) end(*loopdv1.Run) error {
+	p.draft.leave()
 	_, err := fmt.Fprintln(p.w)
 	return err
 }
@@ -255,6 +273,7 @@ func (p *lines) close(at time.Time) {
 	if len(p.calls) > 0 {
 		what = strings.Join(p.calls, ", ")
 	}
+	p.draft.makeWay()
 	fmt.Fprintf(p.w, "%3d/%d  %s of %s  %6s  %s\n", p.iteration, p.caps.GetMaxIterations(),
 		p.cost, usd(p.caps.GetMaxCostUsd()), at.Sub(p.since).Round(100*time.Millisecond), oneLine(what))
 	p.iteration = 0
@@ -262,5 +281,6 @@ func (p *lines) close(at time.Time) {
 
 // sayf writes a line about what happens between iterations.
 func (p *lines) sayf(format string, args ...any) {
+	p.draft.makeWay()
 	fmt.Fprintf(p.w, "        %s\n", oneLine(fmt.Sprintf(format, args...)))
 }

@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 	"internal/tool":              {"internal/loop"},
 	"internal/tool/*":            {"internal/loop", "internal/tool"},
 	"internal/pricing":           {"internal/loop"},
+	"internal/rule":              {"internal/loop"},
 	"migrations":                 {},
 
 	// L2: what the outside talks to.
@@ -41,6 +42,8 @@ var mayImport = map[string][]string{
 	"internal/devpg":     {},
 	"internal/telemetry": {},
 	"internal/tools/*":   {},
+	// Drives the adapter in a conformance suite written by others.
+	"internal/tools/mcpclient": {"internal/loop", "internal/tool", "internal/tool/mcp"},
 }
 
 // wiring is the only package that may import every other: L3.
@@ -64,10 +67,13 @@ var loopImports = []string{
 // confined names the packages of ours that alone may import a library: its types
 // stop at their border. None named means nobody. Keys are prefixes of import paths.
 var confined = map[string][]string{
-	"github.com/anthropics/": {}, // providers speak HTTP themselves; see their package doc
-	"github.com/openai/":     {},
-	"github.com/spf13/":      {"cmd/loopd"},
-	"github.com/pressly/":    {"internal/postgres", "migrations", "cmd/loopd"},
+	"github.com/anthropics/":           {}, // providers speak HTTP themselves; see their package doc
+	"github.com/openai/":               {},
+	"cel.dev/cel-go":                   {"internal/rule"},
+	"github.com/getkin/":               {"internal/tool"},
+	"github.com/modelcontextprotocol/": {"internal/tool/mcp"},
+	"github.com/spf13/":                {"cmd/loopd"},
+	"github.com/pressly/":              {"internal/postgres", "migrations", "cmd/loopd"},
 }
 
 // checkLayers holds a file to mayImport.

@@ -18,9 +18,11 @@ var banned = map[string]string{
 	"session": "run",
 }
 
-// kept are names that journals hold, and journals are read for ever.
+// kept are names that are not ours to choose, or that journals hold, and journals
+// are read for ever.
 var kept = []string{
 	"VerdictFinalTurn", // "final_turn", after the specification of the guards
+	"RoundTrip",        // of net/http.RoundTripper
 }
 
 // words cuts an identifier into lower-case words: "maxModelCalls", "MAX_MODEL_CALLS"

@@ -69,10 +69,18 @@ func (s *State) requiredActions() []RequiredAction {
 			continue
 		}
 		actions = append(actions, RequiredAction{
-			Kind: kind, CallID: c.Call.ID, Attempt: c.Attempt, Tool: c.Call.Name, Args: c.Call.Args, ArgsHash: c.ArgsHash, Deadline: c.Until,
+			Kind: kind, CallID: c.Call.ID, Attempt: c.Attempt, Tool: c.Call.Name, Args: c.Call.Args, ArgsHash: c.ArgsHash, Deadline: c.Until, Reason: c.why(),
 		})
 	}
 	return actions
+}
+
+// why is why somebody outside is needed for the call.
+func (c *call) why() string {
+	if c.State == CallInDoubt {
+		return c.doubtNote
+	}
+	return c.Asked
 }
 
 // wants is what somebody outside must do for the call, or "".

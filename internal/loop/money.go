@@ -38,8 +38,8 @@ func (u USD) String() string {
 	return sign + strings.TrimRight(fmt.Sprintf("%d.%012d", whole, frac), "0")
 }
 
-// Float is the amount in dollars for metrics and display, where the loss of the
-// last digits does not matter. It is never used to decide.
+// Float is the amount in dollars for metrics, display and the conditions of rules,
+// where the loss of the last digits does not matter. No budget is held to it.
 func (u USD) Float() float64 { return float64(u) / float64(OneUSD) }
 
 // ParseUSD reads a non-negative decimal number of dollars with at most 12

@@ -216,6 +216,7 @@ type RequiredAction struct {
 	Args     string    `json:"args"`
 	ArgsHash string    `json:"args_hash"`
 	Deadline time.Time `json:"deadline"`
+	Reason   string    `json:"reason,omitempty"` // why a person is needed
 }
 
 // CallHead is the read model of one tool call.

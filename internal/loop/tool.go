@@ -102,7 +102,7 @@ type HTTPSpec struct {
 	Headers map[string]string `json:"headers,omitempty"`
 	// Query are the parameters; one whose argument is absent is left out. Nil: with
 	// a method that has no body, every argument that the URL does not name.
-	Query map[string]string `json:"query,omitempty"`
+	Query map[string]string `json:"query,omitzero"`
 	// Body is how arguments travel with methods that have one: "json" (the
 	// default), "form", or "none".
 	Body string `json:"body,omitempty"`

@@ -8,7 +8,7 @@ import (
 )
 
 // maxPrograms is how many conditions are kept compiled: more than a deployment
-// has agents. One takes some ten kilobytes.
+// has agents. One takes a few kilobytes.
 const maxPrograms = 1000
 
 // programs keeps the conditions that were used last. Its zero value is empty.

@@ -153,15 +153,12 @@ func toolProto(spec loop.ToolSpec) (*loopdv1.Tool, error) {
 }
 
 // structOf reads a JSON object, nil for none.
-func structOf(object json.RawMessage) (*structpb.Struct, error) {
-	if len(object) == 0 {
-		return nil, nil
+func structOf(object json.RawMessage) (s *structpb.Struct, err error) {
+	if len(object) > 0 {
+		s = &structpb.Struct{}
+		err = protojson.Unmarshal(object, s)
 	}
-	s := &structpb.Struct{}
-	if err := protojson.Unmarshal(object, s); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, err
 }
 
 // checkTool lists what is wrong with a tool, each with the field's path in the

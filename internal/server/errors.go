@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -35,6 +36,11 @@ type errorRow struct {
 // and HTTP status. A sentinel that several nouns share, such as loop.ErrNotFound,
 // is given its reason by the handler, which knows the noun; see named.
 func errorTable() []errorRow {
+	return slices.Concat(requestErrors(), registryErrors(), runErrors(), ownErrors())
+}
+
+// requestErrors are about what a request says, whatever is stored.
+func requestErrors() []errorRow {
 	return []errorRow{
 		{reason: loopdv1.ErrorReason_ERROR_REASON_FIELD_INVALID, code: codes.InvalidArgument, http: http.StatusBadRequest,
 			title: "A field of the request is invalid", help: "Each entry of errors names a field, what is wrong with it and how to mend it."},
@@ -48,39 +54,34 @@ func errorTable() []errorRow {
 			title: "No configured provider serves the model", help: "Models are named provider/model. Correct the name, or have the operator of this loopd configure the provider."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_MODEL_UNPRICED, code: codes.FailedPrecondition, http: http.StatusUnprocessableEntity,
 			title: "The model has no complete price", help: "Without a price no budget could hold, so such a model is never called. Correct its name, or have the operator of this loopd add its price to the price book."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_ROUTE_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
+			title: "There is no such path", help: "The API's paths and their methods are described at /openapi.json."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_KEY_REUSED, code: codes.AlreadyExists, http: http.StatusUnprocessableEntity,
+			sentinels: []error{postgres.ErrKeyReused},
+			title:     "The request id was used for another request", help: "A request id, over REST the header Idempotency-Key, belongs to one request for 24 hours. Use a fresh one for each new request."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_REQUEST_IN_PROGRESS, code: codes.Aborted, http: http.StatusConflict, retryable: true,
+			title: "A request with this request id is still being handled", help: "Repeat the request a little later, with the same request id."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_AGENT_NESTING_INVALID, code: codes.InvalidArgument, http: http.StatusBadRequest,
+			title: "Agents start each other in a way that is not allowed", help: "Agents may not start each other in a circle, nor deeper than limits.max_child_depth. The metadata path names them in order."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_MCP_SERVER_FAILED, code: codes.Unavailable, http: http.StatusBadGateway, retryable: true,
+			title: "The MCP server did not tell its tools", help: "Check the URL and the headers, and that the server can be reached from loopd."},
+	}
+}
+
+// registryErrors are about agents, tools and policies.
+func registryErrors() []errorRow {
+	return []errorRow{
 		{reason: loopdv1.ErrorReason_ERROR_REASON_AGENT_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
 			title: "There is no such agent", help: "List the agents with GET /v1/agents, or create it."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_AGENT_VERSION_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
 			sentinels: []error{postgres.ErrVersionNotFound},
 			title:     "The agent has no such version", help: "Leave the version out for the newest one."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
-			title: "There is no such run", help: "List the runs with GET /v1/runs."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_TOOL_CALL_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
-			title: "The run has no such tool call", help: "List the tool calls with GET /v1/runs/{run}/toolCalls."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_ROUTE_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
-			title: "There is no such path", help: "The API's paths and their methods are described at /openapi.json."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_AGENT_EXISTS, code: codes.AlreadyExists, http: http.StatusConflict,
 			sentinels: []error{postgres.ErrAgentExists},
 			title:     "The agent id is taken", help: "An id is never given out again, not even when its agent is archived. Choose another, or update the agent."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_AGENT_ARCHIVED, code: codes.FailedPrecondition, http: http.StatusConflict,
 			sentinels: []error{postgres.ErrAgentArchived},
 			title:     "The agent is archived", help: "An archived agent takes no changes and starts no runs. Create another agent."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_IDEMPOTENCY_KEY_REUSED, code: codes.AlreadyExists, http: http.StatusUnprocessableEntity,
-			sentinels: []error{postgres.ErrKeyReused},
-			title:     "The request id was used for another request", help: "A request id, over REST the header Idempotency-Key, belongs to one request for 24 hours. Use a fresh one for each new request."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_REQUEST_IN_PROGRESS, code: codes.Aborted, http: http.StatusConflict, retryable: true,
-			title: "A request with this request id is still being handled", help: "Repeat the request a little later, with the same request id."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_RUN_FINISHED, code: codes.FailedPrecondition, http: http.StatusConflict,
-			sentinels: []error{postgres.ErrRunFinished},
-			title:     "The run has ended", help: "An ended run never changes. Create another run."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_IN_DOUBT, code: codes.FailedPrecondition, http: http.StatusConflict,
-			title: "The tool call is not in doubt", help: "Only a call in doubt can be resolved. Read the call to see where it stands."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_AWAITING_APPROVAL, code: codes.FailedPrecondition, http: http.StatusConflict,
-			sentinels: []error{postgres.ErrNotWaiting},
-			title:     "The tool call does not await approval", help: "The first decision counts. Read the call to see where it stands."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_ARGUMENTS_CHANGED, code: codes.FailedPrecondition, http: http.StatusConflict,
-			sentinels: []error{postgres.ErrStaleHash},
-			title:     "The decision names other arguments than the call has", help: "Read the call again, and decide on the arguments that it has now."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_TOOL_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
 			title: "There is no such tool", help: "List the tools with GET /v1/tools, or create it."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_TOOL_VERSION_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
@@ -92,20 +93,6 @@ func errorTable() []errorRow {
 		{reason: loopdv1.ErrorReason_ERROR_REASON_TOOL_ARCHIVED, code: codes.FailedPrecondition, http: http.StatusConflict,
 			sentinels: []error{postgres.ErrToolArchived},
 			title:     "The tool is archived", help: "An archived tool takes no changes, and no new agent version may refer to it. Create another tool."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_AGENT_NESTING_INVALID, code: codes.InvalidArgument, http: http.StatusBadRequest,
-			title: "Agents start each other in a way that is not allowed", help: "Agents may not start each other in a circle, nor deeper than limits.max_child_depth. The metadata path names them in order."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_MCP_SERVER_FAILED, code: codes.Unavailable, http: http.StatusBadGateway, retryable: true,
-			title: "The MCP server did not tell its tools", help: "Check the URL and the headers, and that the server can be reached from loopd."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_APPROVAL_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
-			title: "There is no such approval", help: "List the approvals with GET /v1/approvals."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_APPROVAL_EXPIRED, code: codes.FailedPrecondition, http: http.StatusConflict,
-			sentinels: []error{postgres.ErrExpired},
-			title:     "The approval has expired", help: "Nobody decided in time, so the call counts as denied, and the run goes on without it."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_AWAITING_RESULT, code: codes.FailedPrecondition, http: http.StatusConflict,
-			title: "The tool call does not await this result", help: "Read the run: its required_actions list the calls that await a result, with the attempt to name."},
-		{reason: loopdv1.ErrorReason_ERROR_REASON_RESULT_CONFLICT, code: codes.FailedPrecondition, http: http.StatusConflict,
-			sentinels: []error{postgres.ErrConflict},
-			title:     "Another result was taken before", help: "A call has one result for each attempt, and the first one counts."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_POLICY_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
 			title: "There is no such policy", help: "List the policies with GET /v1/policies, or create it."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_POLICY_VERSION_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
@@ -117,6 +104,43 @@ func errorTable() []errorRow {
 		{reason: loopdv1.ErrorReason_ERROR_REASON_POLICY_ARCHIVED, code: codes.FailedPrecondition, http: http.StatusConflict,
 			sentinels: []error{postgres.ErrPolicyArchived},
 			title:     "The policy is archived", help: "An archived policy takes no changes. Create another policy."},
+	}
+}
+
+// runErrors are about runs, their calls, and what is said about those.
+func runErrors() []errorRow {
+	return []errorRow{
+		{reason: loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
+			title: "There is no such run", help: "List the runs with GET /v1/runs."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_TOOL_CALL_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
+			title: "The run has no such tool call", help: "List the tool calls with GET /v1/runs/{run}/toolCalls."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_RUN_FINISHED, code: codes.FailedPrecondition, http: http.StatusConflict,
+			sentinels: []error{postgres.ErrRunFinished},
+			title:     "The run has ended", help: "An ended run never changes. Create another run."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_IN_DOUBT, code: codes.FailedPrecondition, http: http.StatusConflict,
+			title: "The tool call is not in doubt", help: "Only a call in doubt can be resolved. Read the call to see where it stands."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_AWAITING_APPROVAL, code: codes.FailedPrecondition, http: http.StatusConflict,
+			sentinels: []error{postgres.ErrNotWaiting},
+			title:     "The tool call does not await approval", help: "The first decision counts. Read the call to see where it stands."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_ARGUMENTS_CHANGED, code: codes.FailedPrecondition, http: http.StatusConflict,
+			sentinels: []error{postgres.ErrStaleHash},
+			title:     "The decision names other arguments than the call has", help: "Read the call again, and decide on the arguments that it has now."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_APPROVAL_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
+			title: "There is no such approval", help: "List the approvals with GET /v1/approvals."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_APPROVAL_EXPIRED, code: codes.FailedPrecondition, http: http.StatusConflict,
+			sentinels: []error{postgres.ErrExpired},
+			title:     "The approval has expired", help: "Nobody decided in time, so the call counts as denied, and the run goes on without it."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_AWAITING_RESULT, code: codes.FailedPrecondition, http: http.StatusConflict,
+			title: "The tool call does not await this result", help: "Read the run: its required_actions list the calls that await a result, with the attempt to name."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_RESULT_CONFLICT, code: codes.FailedPrecondition, http: http.StatusConflict,
+			sentinels: []error{postgres.ErrConflict},
+			title:     "Another result was taken before", help: "A call has one result for each attempt, and the first one counts."},
+	}
+}
+
+// ownErrors are loopd's own. The last row stands for every reason that has none.
+func ownErrors() []errorRow {
+	return []errorRow{
 		{reason: loopdv1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE, code: codes.Unavailable, http: http.StatusServiceUnavailable, retryable: true,
 			sentinels: []error{postgres.ErrUnavailable, postgres.ErrSchema},
 			title:     "The database cannot be reached", help: "Repeat the request later. With a request id it is safe to repeat at any time."},

@@ -46,6 +46,9 @@ type world struct {
 	registry *prometheus.Registry
 	agents   loopdv1.AgentServiceClient
 	runs     loopdv1.RunServiceClient
+	tools    loopdv1.ToolServiceClient
+	inbox    loopdv1.ApprovalServiceClient
+	policies loopdv1.PolicyServiceClient
 	conn     *grpc.ClientConn
 	url      string // of the HTTP port
 	database string // its URL
@@ -74,6 +77,7 @@ func setupOn(t *testing.T, database string) *world {
 			}
 			return nil
 		},
+		ValidateRule: rule, ValidateArguments: arguments, Builtin: builtin, ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools,
 		Log: slog.New(slog.NewJSONHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), Registerer: w.registry,
 	})
 	if err != nil {
@@ -111,6 +115,7 @@ func (w *world) serve() {
 	}
 	w.t.Cleanup(func() { _ = conn.Close() })
 	w.conn, w.agents, w.runs = conn, loopdv1.NewAgentServiceClient(conn), loopdv1.NewRunServiceClient(conn)
+	w.tools, w.inbox, w.policies = loopdv1.NewToolServiceClient(conn), loopdv1.NewApprovalServiceClient(conn), loopdv1.NewPolicyServiceClient(conn)
 	w.url = "http://" + httpListener.Addr().String()
 }
 
@@ -137,6 +142,59 @@ func prices(ref string) (loop.Price, error) {
 		Output: 5 * loop.MicroUSD, Reasoning: 5 * loop.MicroUSD,
 	}
 	return loop.Price{Model: ref, Version: "test", Rates: rates, Window: 200_000, MaxOutput: 8192, Reads: reads}, nil
+}
+
+// The functions that cmd/loopd brings from other packages, as far as the server's tests
+// need them.
+
+func rule(expr string) error {
+	if strings.Contains(expr, "args.") {
+		return nil
+	}
+	return fmt.Errorf("%q: undeclared reference", expr)
+}
+
+func arguments(_ loop.ToolSpec, args string) string {
+	var given struct{ Order *int }
+	if err := json.Unmarshal([]byte(args), &given); err != nil || given.Order == nil {
+		return "arguments.order: required, but missing"
+	}
+	return ""
+}
+
+func builtin(name loop.Builtin, outputSchema json.RawMessage) (loop.ToolSpec, error) {
+	switch {
+	case name == loop.BuiltinMemoryPut:
+		return loop.ToolSpec{}, errors.New("there is no memory here")
+	case name == loop.BuiltinFinish && outputSchema != nil:
+		return loop.ToolSpec{Description: "Ends.", Schema: outputSchema, Effect: loop.ReadOnly}, nil
+	}
+	return loop.ToolSpec{Description: "loopd's own.", Schema: json.RawMessage(`{"type":"object","properties":{"question":{"type":"string"}}}`), Effect: loop.ReadOnly}, nil
+}
+
+func importOpenAPI(doc []byte, baseURL, prefix string) ([]loop.ToolSpec, []string, error) {
+	if !bytes.HasPrefix(doc, []byte("openapi:")) {
+		return nil, nil, errors.New("openapi: is missing")
+	}
+	schema := json.RawMessage(`{"type":"object"}`)
+	return []loop.ToolSpec{
+		{Name: prefix + "getOrder", Effect: loop.ReadOnly, Schema: schema, HTTP: &loop.HTTPSpec{Method: "GET", URL: baseURL + "/orders/{id}", Query: map[string]string{}}},
+		{Name: prefix + "payBack", Effect: loop.Irreversible, Schema: schema, HTTP: &loop.HTTPSpec{
+			Method: "POST", URL: baseURL + "/refunds", Body: "json", BodyTemplate: json.RawMessage(`{"order":"{id}"}`),
+		}},
+		{Name: prefix + "tooLong", Schema: schema, HTTP: &loop.HTTPSpec{Method: "GET", URL: baseURL + "/" + strings.Repeat("x", 2048)}},
+	}, []string{"set the secret SHOP_TOKEN"}, nil
+}
+
+func listMCPTools(_ context.Context, at loop.MCPSpec) ([]server.MCPTool, error) {
+	if strings.Contains(at.URL, "away") {
+		return nil, errors.New("connection refused")
+	}
+	at.Tool, at.Hash = "echo/v1", strings.Repeat("ab", 32)
+	return []server.MCPTool{{
+		Tool:      loop.ToolSpec{Name: "echo_v1", Description: "Echoes.", Schema: json.RawMessage(`{"type":"object"}`), Effect: loop.ReadOnly, MCP: &at},
+		Suggested: loop.ReadOnly, Untrusted: true, Annotations: json.RawMessage(`{"readOnlyHint":true}`),
+	}}, nil
 }
 
 // support is the definition of an agent with a tool that needs approval.
@@ -187,6 +245,8 @@ type worker struct {
 	lease loop.Lease
 	state *loop.State
 	seen  int64 // signals
+
+	children []loop.ChildStart // of the next batch
 }
 
 // claim takes the only run that waits.
@@ -216,7 +276,8 @@ func (w *world) claim() *worker {
 // append writes facts in one batch, as the engine does.
 func (k *worker) append(bodies ...loop.Body) {
 	k.w.t.Helper()
-	batch := postgres.Batch{SignalsSeen: k.seen}
+	batch := postgres.Batch{SignalsSeen: k.seen, Children: k.children}
+	k.children = nil
 	for _, body := range bodies {
 		e := loop.Event{Seq: k.state.Seq() + 1, At: time.Now().UTC(), Epoch: k.lease.Epoch, Body: body}
 		if err := k.state.Apply(e); err != nil {

@@ -26,6 +26,8 @@ type MCPTool struct {
 }
 
 // ImportOpenApi makes tools of an OpenAPI document, and registers them if asked to.
+//
+//nolint:revive // its name is the API's
 func (t *toolService) ImportOpenApi(ctx context.Context, req *loopdv1.ImportOpenApiRequest) (*loopdv1.ImportOpenApiResponse, error) {
 	if _, err := requestID(ctx, req.GetRequestId()); err != nil {
 		return nil, err
@@ -49,7 +51,7 @@ func (t *toolService) ImportOpenApi(ctx context.Context, req *loopdv1.ImportOpen
 			continue
 		}
 		if req.GetCreate() {
-			note := ""
+			var note string
 			if tool, note, err = t.register(ctx, id, tool); err != nil {
 				return nil, err
 			}

@@ -3,6 +3,7 @@ package tool
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -62,6 +63,7 @@ func listen(t *testing.T, handle func(c *net.TCPConn)) (address string) {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
+	over := t.Context() // ends before clean-up begins
 	wg.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -69,6 +71,7 @@ func listen(t *testing.T, handle func(c *net.TCPConn)) (address string) {
 				return
 			}
 			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			context.AfterFunc(over, func() { _ = c.SetDeadline(time.Now()) })
 			wg.Go(func() { defer c.Close(); handle(c.(*net.TCPConn)) })
 		}
 	})

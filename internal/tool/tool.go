@@ -24,8 +24,8 @@ const (
 // only and knows no secrets.
 type Config struct {
 	// Secrets resolves ${secret:NAME} in configured headers, parameters and bodies,
-	// and the secrets that sign, at each send, so that a rotated secret is used at once. It must be safe for concurrent use.
-	// Nil knows none.
+	// and the secrets that sign, at each send, so that a rotated secret is used at
+	// once. It must be safe for concurrent use. Nil knows none.
 	Secrets func(name string) (value string, ok bool)
 
 	// AllowPrivate lets tools live on loopback and private addresses and on any
@@ -92,6 +92,8 @@ func newRunner(cfg Config, d *dialer) *Runner {
 // Request is one send of a call.
 type Request struct {
 	Run     loop.RunRef
+	Agent   string // "agents/support"
+	Subject string // whom or what the run is about; may be empty
 	Spec    loop.ToolSpec
 	Call    loop.ToolCall
 	Key     string // idempotency key, the same for every attempt of the call

@@ -25,6 +25,60 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// OnDoubt says what happens to a call of which nobody knows whether it took
+// effect, after the tool's verify could not tell either.
+type OnDoubt int32
+
+const (
+	// ON_DOUBT_WAIT.
+	OnDoubt_ON_DOUBT_UNSPECIFIED OnDoubt = 0
+	// The run requires the action KIND_RESOLVE.
+	OnDoubt_ON_DOUBT_WAIT OnDoubt = 1
+	// The model is told that the outcome is unknown, and goes on. The same call is not sent again.
+	OnDoubt_ON_DOUBT_TELL_MODEL OnDoubt = 2
+)
+
+// Enum value maps for OnDoubt.
+var (
+	OnDoubt_name = map[int32]string{
+		0: "ON_DOUBT_UNSPECIFIED",
+		1: "ON_DOUBT_WAIT",
+		2: "ON_DOUBT_TELL_MODEL",
+	}
+	OnDoubt_value = map[string]int32{
+		"ON_DOUBT_UNSPECIFIED": 0,
+		"ON_DOUBT_WAIT":        1,
+		"ON_DOUBT_TELL_MODEL":  2,
+	}
+)
+
+func (x OnDoubt) Enum() *OnDoubt {
+	p := new(OnDoubt)
+	*p = x
+	return p
+}
+
+func (x OnDoubt) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OnDoubt) Descriptor() protoreflect.EnumDescriptor {
+	return file_loopd_v1_agent_proto_enumTypes[0].Descriptor()
+}
+
+func (OnDoubt) Type() protoreflect.EnumType {
+	return &file_loopd_v1_agent_proto_enumTypes[0]
+}
+
+func (x OnDoubt) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OnDoubt.Descriptor instead.
+func (OnDoubt) EnumDescriptor() ([]byte, []int) {
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{0}
+}
+
 // Agent is a named, versioned definition of who does the work. A version never
 // changes, and a run is pinned to the one it was created with: an update makes
 // the next version.
@@ -143,7 +197,7 @@ type AgentSpec struct {
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	// The system prompt. At most 100000 characters. Default empty.
 	Instructions string `protobuf:"bytes,2,opt,name=instructions,proto3" json:"instructions,omitempty"`
-	// The tools that the model may call. At most 128, with different names.
+	// Tools that the model may call, defined here. At most 128, with different names, those of tool_refs included.
 	Tools []*Tool `protobuf:"bytes,3,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Limits of this agent's runs. A run's own limits go before them.
 	Limits *Limits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
@@ -153,6 +207,10 @@ type AgentSpec struct {
 	ModelSettings *ModelSettings `protobuf:"bytes,6,opt,name=model_settings,json=modelSettings,proto3" json:"model_settings,omitempty"`
 	// Models to go on with, in this order, when the one before cannot answer. At most 3, all different, and as model: each needs a configured provider and a price.
 	FallbackModels []string `protobuf:"bytes,8,rep,name=fallback_models,json=fallbackModels,proto3" json:"fallback_models,omitempty"`
+	// Registered tools that the model may call. At most 128, tools included.
+	ToolRefs []*ToolRef `protobuf:"bytes,9,rep,name=tool_refs,json=toolRefs,proto3" json:"tool_refs,omitempty"`
+	// What happens to a call in doubt. Unspecified: ON_DOUBT_WAIT.
+	OnDoubt OnDoubt `protobuf:"varint,10,opt,name=on_doubt,json=onDoubt,proto3,enum=loopd.v1.OnDoubt" json:"on_doubt,omitempty"`
 	// Labels that every run of this version gets; a run's own label of the same key goes before. Limits as in Agent.labels.
 	Labels        map[string]string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
@@ -238,9 +296,87 @@ func (x *AgentSpec) GetFallbackModels() []string {
 	return nil
 }
 
+func (x *AgentSpec) GetToolRefs() []*ToolRef {
+	if x != nil {
+		return x.ToolRefs
+	}
+	return nil
+}
+
+func (x *AgentSpec) GetOnDoubt() OnDoubt {
+	if x != nil {
+		return x.OnDoubt
+	}
+	return OnDoubt_ON_DOUBT_UNSPECIFIED
+}
+
 func (x *AgentSpec) GetLabels() map[string]string {
 	if x != nil {
 		return x.Labels
+	}
+	return nil
+}
+
+// ToolRef names a registered tool.
+type ToolRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "tools/{tool}".
+	Tool string `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	// The tool version, counting from 1. 0: the newest, which is pinned when the agent version is made.
+	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// The definition that the agent version is pinned to.
+	Spec          *Tool `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolRef) Reset() {
+	*x = ToolRef{}
+	mi := &file_loopd_v1_agent_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolRef) ProtoMessage() {}
+
+func (x *ToolRef) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_agent_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolRef.ProtoReflect.Descriptor instead.
+func (*ToolRef) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ToolRef) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *ToolRef) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ToolRef) GetSpec() *Tool {
+	if x != nil {
+		return x.Spec
 	}
 	return nil
 }
@@ -257,7 +393,7 @@ type OutputContract struct {
 
 func (x *OutputContract) Reset() {
 	*x = OutputContract{}
-	mi := &file_loopd_v1_agent_proto_msgTypes[2]
+	mi := &file_loopd_v1_agent_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -269,7 +405,7 @@ func (x *OutputContract) String() string {
 func (*OutputContract) ProtoMessage() {}
 
 func (x *OutputContract) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_agent_proto_msgTypes[2]
+	mi := &file_loopd_v1_agent_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -282,7 +418,7 @@ func (x *OutputContract) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutputContract.ProtoReflect.Descriptor instead.
 func (*OutputContract) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{2}
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *OutputContract) GetJsonSchema() *structpb.Struct {
@@ -306,7 +442,7 @@ type ModelSettings struct {
 
 func (x *ModelSettings) Reset() {
 	*x = ModelSettings{}
-	mi := &file_loopd_v1_agent_proto_msgTypes[3]
+	mi := &file_loopd_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -318,7 +454,7 @@ func (x *ModelSettings) String() string {
 func (*ModelSettings) ProtoMessage() {}
 
 func (x *ModelSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_agent_proto_msgTypes[3]
+	mi := &file_loopd_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -331,7 +467,7 @@ func (x *ModelSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelSettings.ProtoReflect.Descriptor instead.
 func (*ModelSettings) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ModelSettings) GetTemperature() float64 {
@@ -363,7 +499,7 @@ type ReasoningSettings struct {
 
 func (x *ReasoningSettings) Reset() {
 	*x = ReasoningSettings{}
-	mi := &file_loopd_v1_agent_proto_msgTypes[4]
+	mi := &file_loopd_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -375,7 +511,7 @@ func (x *ReasoningSettings) String() string {
 func (*ReasoningSettings) ProtoMessage() {}
 
 func (x *ReasoningSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_agent_proto_msgTypes[4]
+	mi := &file_loopd_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -388,7 +524,7 @@ func (x *ReasoningSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasoningSettings.ProtoReflect.Descriptor instead.
 func (*ReasoningSettings) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ReasoningSettings) GetEffort() string {
@@ -425,7 +561,7 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:3\xeaA0\n" +
-	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\xfa\x05\n" +
+	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\xed\x06\n" +
 	"\tAgentSpec\x12a\n" +
 	"\x05model\x18\x01 \x01(\tBK\xe2A\x01\x02\xbaHD\xc8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x05model\x12-\n" +
 	"\finstructions\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\xa0\x8d\x06R\finstructions\x12\x94\x01\n" +
@@ -434,11 +570,19 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\x06limits\x18\x04 \x01(\v2\x10.loopd.v1.LimitsR\x06limits\x120\n" +
 	"\x06output\x18\x05 \x01(\v2\x18.loopd.v1.OutputContractR\x06output\x12>\n" +
 	"\x0emodel_settings\x18\x06 \x01(\v2\x17.loopd.v1.ModelSettingsR\rmodelSettings\x12v\n" +
-	"\x0ffallback_models\x18\b \x03(\tBM\xbaHJ\x92\x01G\x10\x03\x18\x01\"Ar?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0efallbackModels\x12u\n" +
+	"\x0ffallback_models\x18\b \x03(\tBM\xbaHJ\x92\x01G\x10\x03\x18\x01\"Ar?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0efallbackModels\x129\n" +
+	"\ttool_refs\x18\t \x03(\v2\x11.loopd.v1.ToolRefB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\btoolRefs\x126\n" +
+	"\bon_doubt\x18\n" +
+	" \x01(\x0e2\x11.loopd.v1.OnDoubtB\b\xbaH\x05\x82\x01\x02\x10\x01R\aonDoubt\x12u\n" +
 	"\x06labels\x18\a \x03(\v2\x1f.loopd.v1.AgentSpec.LabelsEntryB<\xbaH9\x9a\x016\x10 \"+r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$*\x05r\x03\x18\x80\x02R\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"J\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb4\x01\n" +
+	"\aToolRef\x12\\\n" +
+	"\x04tool\x18\x01 \x01(\tBH\xe2A\x01\x02\xfaA\x10\n" +
+	"\x0eloopd.dev/Tool\xbaH.\xc8\x01\x01r)2'^tools/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x04tool\x12!\n" +
+	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\aversion\x12(\n" +
+	"\x04spec\x18\x03 \x01(\v2\x0e.loopd.v1.ToolB\x04\xe2A\x01\x03R\x04spec\"J\n" +
 	"\x0eOutputContract\x128\n" +
 	"\vjson_schema\x18\x01 \x01(\v2\x17.google.protobuf.StructR\n" +
 	"jsonSchema\"\x9a\x01\n" +
@@ -449,7 +593,11 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\x11ReasoningSettings\x12F\n" +
 	"\x06effort\x18\x01 \x01(\tB.\xbaH+r)2'^(none|minimal|low|medium|high|xhigh)?$R\x06effort\x126\n" +
 	"\rbudget_tokens\x18\x02 \x01(\x03B\f\xbaH\t\"\a\x18\xc0\x84=(\x80\bH\x00R\fbudgetTokens\x88\x01\x01B\x10\n" +
-	"\x0e_budget_tokensB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x0e_budget_tokens*O\n" +
+	"\aOnDoubt\x12\x18\n" +
+	"\x14ON_DOUBT_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rON_DOUBT_WAIT\x10\x01\x12\x17\n" +
+	"\x13ON_DOUBT_TELL_MODEL\x10\x02B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_agent_proto_rawDescOnce sync.Once
@@ -463,38 +611,44 @@ func file_loopd_v1_agent_proto_rawDescGZIP() []byte {
 	return file_loopd_v1_agent_proto_rawDescData
 }
 
-var file_loopd_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_loopd_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_loopd_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_loopd_v1_agent_proto_goTypes = []any{
-	(*Agent)(nil),                 // 0: loopd.v1.Agent
-	(*AgentSpec)(nil),             // 1: loopd.v1.AgentSpec
-	(*OutputContract)(nil),        // 2: loopd.v1.OutputContract
-	(*ModelSettings)(nil),         // 3: loopd.v1.ModelSettings
-	(*ReasoningSettings)(nil),     // 4: loopd.v1.ReasoningSettings
-	nil,                           // 5: loopd.v1.Agent.LabelsEntry
-	nil,                           // 6: loopd.v1.AgentSpec.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
-	(*Tool)(nil),                  // 8: loopd.v1.Tool
-	(*Limits)(nil),                // 9: loopd.v1.Limits
-	(*structpb.Struct)(nil),       // 10: google.protobuf.Struct
+	(OnDoubt)(0),                  // 0: loopd.v1.OnDoubt
+	(*Agent)(nil),                 // 1: loopd.v1.Agent
+	(*AgentSpec)(nil),             // 2: loopd.v1.AgentSpec
+	(*ToolRef)(nil),               // 3: loopd.v1.ToolRef
+	(*OutputContract)(nil),        // 4: loopd.v1.OutputContract
+	(*ModelSettings)(nil),         // 5: loopd.v1.ModelSettings
+	(*ReasoningSettings)(nil),     // 6: loopd.v1.ReasoningSettings
+	nil,                           // 7: loopd.v1.Agent.LabelsEntry
+	nil,                           // 8: loopd.v1.AgentSpec.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*Tool)(nil),                  // 10: loopd.v1.Tool
+	(*Limits)(nil),                // 11: loopd.v1.Limits
+	(*structpb.Struct)(nil),       // 12: google.protobuf.Struct
 }
 var file_loopd_v1_agent_proto_depIdxs = []int32{
-	7,  // 0: loopd.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
-	7,  // 1: loopd.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
-	7,  // 2: loopd.v1.Agent.archive_time:type_name -> google.protobuf.Timestamp
-	5,  // 3: loopd.v1.Agent.labels:type_name -> loopd.v1.Agent.LabelsEntry
-	1,  // 4: loopd.v1.Agent.spec:type_name -> loopd.v1.AgentSpec
-	8,  // 5: loopd.v1.AgentSpec.tools:type_name -> loopd.v1.Tool
-	9,  // 6: loopd.v1.AgentSpec.limits:type_name -> loopd.v1.Limits
-	2,  // 7: loopd.v1.AgentSpec.output:type_name -> loopd.v1.OutputContract
-	3,  // 8: loopd.v1.AgentSpec.model_settings:type_name -> loopd.v1.ModelSettings
-	6,  // 9: loopd.v1.AgentSpec.labels:type_name -> loopd.v1.AgentSpec.LabelsEntry
-	10, // 10: loopd.v1.OutputContract.json_schema:type_name -> google.protobuf.Struct
-	4,  // 11: loopd.v1.ModelSettings.reasoning:type_name -> loopd.v1.ReasoningSettings
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	9,  // 0: loopd.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
+	9,  // 1: loopd.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
+	9,  // 2: loopd.v1.Agent.archive_time:type_name -> google.protobuf.Timestamp
+	7,  // 3: loopd.v1.Agent.labels:type_name -> loopd.v1.Agent.LabelsEntry
+	2,  // 4: loopd.v1.Agent.spec:type_name -> loopd.v1.AgentSpec
+	10, // 5: loopd.v1.AgentSpec.tools:type_name -> loopd.v1.Tool
+	11, // 6: loopd.v1.AgentSpec.limits:type_name -> loopd.v1.Limits
+	4,  // 7: loopd.v1.AgentSpec.output:type_name -> loopd.v1.OutputContract
+	5,  // 8: loopd.v1.AgentSpec.model_settings:type_name -> loopd.v1.ModelSettings
+	3,  // 9: loopd.v1.AgentSpec.tool_refs:type_name -> loopd.v1.ToolRef
+	0,  // 10: loopd.v1.AgentSpec.on_doubt:type_name -> loopd.v1.OnDoubt
+	8,  // 11: loopd.v1.AgentSpec.labels:type_name -> loopd.v1.AgentSpec.LabelsEntry
+	10, // 12: loopd.v1.ToolRef.spec:type_name -> loopd.v1.Tool
+	12, // 13: loopd.v1.OutputContract.json_schema:type_name -> google.protobuf.Struct
+	6,  // 14: loopd.v1.ModelSettings.reasoning:type_name -> loopd.v1.ReasoningSettings
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_agent_proto_init() }
@@ -504,20 +658,21 @@ func file_loopd_v1_agent_proto_init() {
 	}
 	file_loopd_v1_limits_proto_init()
 	file_loopd_v1_tool_proto_init()
-	file_loopd_v1_agent_proto_msgTypes[3].OneofWrappers = []any{}
 	file_loopd_v1_agent_proto_msgTypes[4].OneofWrappers = []any{}
+	file_loopd_v1_agent_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_agent_proto_rawDesc), len(file_loopd_v1_agent_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   7,
+			NumEnums:      1,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_loopd_v1_agent_proto_goTypes,
 		DependencyIndexes: file_loopd_v1_agent_proto_depIdxs,
+		EnumInfos:         file_loopd_v1_agent_proto_enumTypes,
 		MessageInfos:      file_loopd_v1_agent_proto_msgTypes,
 	}.Build()
 	File_loopd_v1_agent_proto = out.File

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
 )
@@ -40,8 +41,11 @@ func TestEveryMutationIsSafeToRepeat(t *testing.T) {
 		rule, _ := proto.GetExtension(method.Options(), annotations.E_Http).(*annotations.HttpRule)
 		verb, _ := httpRule(rule)
 		has := method.Input().Fields().ByName("request_id") != nil
-		if want := verb != "GET"; has != want {
-			t.Errorf("%s is a %s: has request_id = %t, want %t", method.FullName(), verb, has, want)
+		// What carries secrets or documents is a POST, also when it changes nothing.
+		options, _ := method.Options().(*descriptorpb.MethodOptions)
+		asks := verb == "GET" || options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+		if has == asks {
+			t.Errorf("%s is a %s, and changes nothing = %t: has request_id = %t, want %t", method.FullName(), verb, asks, has, !asks)
 		}
 	}
 }
@@ -70,7 +74,7 @@ func TestEveryRequestFieldHasALimit(t *testing.T) {
 	for method := range methods(t) {
 		checkLimits(t, method.Input(), seen)
 	}
-	for _, name := range []protoreflect.FullName{"loopd.v1.HttpTool", "loopd.v1.Limits", "loopd.v1.ModelSettings"} {
+	for _, name := range []protoreflect.FullName{"loopd.v1.HttpTool", "loopd.v1.McpTool", "loopd.v1.AgentTool", "loopd.v1.Limits", "loopd.v1.ModelSettings", "loopd.v1.Policy", "loopd.v1.ToolResultInput"} {
 		if !seen[name] {
 			t.Errorf("the walk over request messages did not reach %s", name)
 		}

@@ -73,6 +73,34 @@ const (
 	ErrorReason_ERROR_REASON_STORE_UNAVAILABLE ErrorReason = 20
 	// INTERNAL: a fault of loopd's own. The detail is in its log, under the request's id.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 21
+	// NOT_FOUND: no such tool. Metadata: tool.
+	ErrorReason_ERROR_REASON_TOOL_NOT_FOUND ErrorReason = 22
+	// NOT_FOUND: the tool has no such version. Metadata: tool.
+	ErrorReason_ERROR_REASON_TOOL_VERSION_NOT_FOUND ErrorReason = 23
+	// ALREADY_EXISTS: the tool id is taken, maybe by an archived tool. Metadata: tool.
+	ErrorReason_ERROR_REASON_TOOL_EXISTS ErrorReason = 24
+	// FAILED_PRECONDITION: an archived tool takes no changes, and no new agent version may refer to it. Metadata: tool.
+	ErrorReason_ERROR_REASON_TOOL_ARCHIVED ErrorReason = 25
+	// INVALID_ARGUMENT: agents start each other in a circle, or deeper than max_child_depth, or too many of them. Metadata: path.
+	ErrorReason_ERROR_REASON_AGENT_NESTING_INVALID ErrorReason = 26
+	// UNAVAILABLE: the MCP server did not tell its tools. Metadata: url.
+	ErrorReason_ERROR_REASON_MCP_SERVER_FAILED ErrorReason = 27
+	// NOT_FOUND: no such approval. Metadata: approval.
+	ErrorReason_ERROR_REASON_APPROVAL_NOT_FOUND ErrorReason = 28
+	// FAILED_PRECONDITION: nobody decided in time, so the call counts as denied. Metadata: tool_call.
+	ErrorReason_ERROR_REASON_APPROVAL_EXPIRED ErrorReason = 29
+	// FAILED_PRECONDITION: the call does not await a result from outside, or not one of this attempt, or not any more. Metadata: tool_call, state.
+	ErrorReason_ERROR_REASON_CALL_NOT_AWAITING_RESULT ErrorReason = 30
+	// FAILED_PRECONDITION: another result of the same attempt was taken before. Metadata: tool_call.
+	ErrorReason_ERROR_REASON_RESULT_CONFLICT ErrorReason = 31
+	// NOT_FOUND: no such policy. Metadata: policy.
+	ErrorReason_ERROR_REASON_POLICY_NOT_FOUND ErrorReason = 32
+	// NOT_FOUND: the policy has no such version. Metadata: policy.
+	ErrorReason_ERROR_REASON_POLICY_VERSION_NOT_FOUND ErrorReason = 33
+	// ALREADY_EXISTS: the policy id is taken, maybe by an archived policy. Metadata: policy.
+	ErrorReason_ERROR_REASON_POLICY_EXISTS ErrorReason = 34
+	// FAILED_PRECONDITION: an archived policy takes no changes. Metadata: policy.
+	ErrorReason_ERROR_REASON_POLICY_ARCHIVED ErrorReason = 35
 )
 
 // Enum value maps for ErrorReason.
@@ -100,6 +128,20 @@ var (
 		19: "ERROR_REASON_ARGUMENTS_CHANGED",
 		20: "ERROR_REASON_STORE_UNAVAILABLE",
 		21: "ERROR_REASON_INTERNAL",
+		22: "ERROR_REASON_TOOL_NOT_FOUND",
+		23: "ERROR_REASON_TOOL_VERSION_NOT_FOUND",
+		24: "ERROR_REASON_TOOL_EXISTS",
+		25: "ERROR_REASON_TOOL_ARCHIVED",
+		26: "ERROR_REASON_AGENT_NESTING_INVALID",
+		27: "ERROR_REASON_MCP_SERVER_FAILED",
+		28: "ERROR_REASON_APPROVAL_NOT_FOUND",
+		29: "ERROR_REASON_APPROVAL_EXPIRED",
+		30: "ERROR_REASON_CALL_NOT_AWAITING_RESULT",
+		31: "ERROR_REASON_RESULT_CONFLICT",
+		32: "ERROR_REASON_POLICY_NOT_FOUND",
+		33: "ERROR_REASON_POLICY_VERSION_NOT_FOUND",
+		34: "ERROR_REASON_POLICY_EXISTS",
+		35: "ERROR_REASON_POLICY_ARCHIVED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -124,6 +166,20 @@ var (
 		"ERROR_REASON_ARGUMENTS_CHANGED":          19,
 		"ERROR_REASON_STORE_UNAVAILABLE":          20,
 		"ERROR_REASON_INTERNAL":                   21,
+		"ERROR_REASON_TOOL_NOT_FOUND":             22,
+		"ERROR_REASON_TOOL_VERSION_NOT_FOUND":     23,
+		"ERROR_REASON_TOOL_EXISTS":                24,
+		"ERROR_REASON_TOOL_ARCHIVED":              25,
+		"ERROR_REASON_AGENT_NESTING_INVALID":      26,
+		"ERROR_REASON_MCP_SERVER_FAILED":          27,
+		"ERROR_REASON_APPROVAL_NOT_FOUND":         28,
+		"ERROR_REASON_APPROVAL_EXPIRED":           29,
+		"ERROR_REASON_CALL_NOT_AWAITING_RESULT":   30,
+		"ERROR_REASON_RESULT_CONFLICT":            31,
+		"ERROR_REASON_POLICY_NOT_FOUND":           32,
+		"ERROR_REASON_POLICY_VERSION_NOT_FOUND":   33,
+		"ERROR_REASON_POLICY_EXISTS":              34,
+		"ERROR_REASON_POLICY_ARCHIVED":            35,
 	}
 )
 
@@ -158,7 +214,8 @@ var File_loopd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\x8c\x06\n" +
+	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\x85\n" +
+	"\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_FIELD_INVALID\x10\x01\x12\x1d\n" +
@@ -182,7 +239,21 @@ const file_loopd_v1_errors_proto_rawDesc = "" +
 	"'ERROR_REASON_CALL_NOT_AWAITING_APPROVAL\x10\x12\x12\"\n" +
 	"\x1eERROR_REASON_ARGUMENTS_CHANGED\x10\x13\x12\"\n" +
 	"\x1eERROR_REASON_STORE_UNAVAILABLE\x10\x14\x12\x19\n" +
-	"\x15ERROR_REASON_INTERNAL\x10\x15B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x15ERROR_REASON_INTERNAL\x10\x15\x12\x1f\n" +
+	"\x1bERROR_REASON_TOOL_NOT_FOUND\x10\x16\x12'\n" +
+	"#ERROR_REASON_TOOL_VERSION_NOT_FOUND\x10\x17\x12\x1c\n" +
+	"\x18ERROR_REASON_TOOL_EXISTS\x10\x18\x12\x1e\n" +
+	"\x1aERROR_REASON_TOOL_ARCHIVED\x10\x19\x12&\n" +
+	"\"ERROR_REASON_AGENT_NESTING_INVALID\x10\x1a\x12\"\n" +
+	"\x1eERROR_REASON_MCP_SERVER_FAILED\x10\x1b\x12#\n" +
+	"\x1fERROR_REASON_APPROVAL_NOT_FOUND\x10\x1c\x12!\n" +
+	"\x1dERROR_REASON_APPROVAL_EXPIRED\x10\x1d\x12)\n" +
+	"%ERROR_REASON_CALL_NOT_AWAITING_RESULT\x10\x1e\x12 \n" +
+	"\x1cERROR_REASON_RESULT_CONFLICT\x10\x1f\x12!\n" +
+	"\x1dERROR_REASON_POLICY_NOT_FOUND\x10 \x12)\n" +
+	"%ERROR_REASON_POLICY_VERSION_NOT_FOUND\x10!\x12\x1e\n" +
+	"\x1aERROR_REASON_POLICY_EXISTS\x10\"\x12 \n" +
+	"\x1cERROR_REASON_POLICY_ARCHIVED\x10#B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_errors_proto_rawDescOnce sync.Once

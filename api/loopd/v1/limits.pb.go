@@ -66,8 +66,16 @@ type Limits struct {
 	ContextStopAt *float64 `protobuf:"fixed64,17,opt,name=context_stop_at,json=contextStopAt,proto3,oneof" json:"context_stop_at,omitempty"`
 	// True: a no-progress guard stops the run at once, without a wrap-up answer. Default false.
 	NoProgressStop *bool `protobuf:"varint,18,opt,name=no_progress_stop,json=noProgressStop,proto3,oneof" json:"no_progress_stop,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// True: a request whose bound by bytes fits no budget is counted by the provider first, and its count, plus a twentieth and 64 tokens, is taken for the bound. Providers call the count an estimate, so max_cost_usd is no proof then. Without a count the bound by bytes holds. Default false.
+	CountInput *bool `protobuf:"varint,19,opt,name=count_input,json=countInput,proto3,oneof" json:"count_input,omitempty"`
+	// How deep runs may start child runs. Default 1, ceiling 2; 0 lets no agent start another.
+	MaxChildDepth *int32 `protobuf:"varint,20,opt,name=max_child_depth,json=maxChildDepth,proto3,oneof" json:"max_child_depth,omitempty"`
+	// Child runs of this run that are active at once. Default 4, ceiling 16.
+	MaxActiveChildren *int32 `protobuf:"varint,21,opt,name=max_active_children,json=maxActiveChildren,proto3,oneof" json:"max_active_children,omitempty"`
+	// Child runs started in the whole run. Default 16, ceiling 64.
+	MaxChildren   *int32 `protobuf:"varint,22,opt,name=max_children,json=maxChildren,proto3,oneof" json:"max_children,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
@@ -226,11 +234,39 @@ func (x *Limits) GetNoProgressStop() bool {
 	return false
 }
 
+func (x *Limits) GetCountInput() bool {
+	if x != nil && x.CountInput != nil {
+		return *x.CountInput
+	}
+	return false
+}
+
+func (x *Limits) GetMaxChildDepth() int32 {
+	if x != nil && x.MaxChildDepth != nil {
+		return *x.MaxChildDepth
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxActiveChildren() int32 {
+	if x != nil && x.MaxActiveChildren != nil {
+		return *x.MaxActiveChildren
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxChildren() int32 {
+	if x != nil && x.MaxChildren != nil {
+		return *x.MaxChildren
+	}
+	return 0
+}
+
 var File_loopd_v1_limits_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_limits_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/limits.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xbd\f\n" +
+	"\x15loopd/v1/limits.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xdd\x0e\n" +
 	"\x06Limits\x126\n" +
 	"\x0emax_iterations\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x01H\x00R\rmaxIterations\x88\x01\x01\x127\n" +
@@ -262,7 +298,15 @@ const file_loopd_v1_limits_proto_rawDesc = "" +
 	"\n" +
 	"max_reasks\x18\x10 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00H\rR\tmaxReasks\x88\x01\x01\x12D\n" +
 	"\x0fcontext_stop_at\x18\x11 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00H\x0eR\rcontextStopAt\x88\x01\x01\x12-\n" +
-	"\x10no_progress_stop\x18\x12 \x01(\bH\x0fR\x0enoProgressStop\x88\x01\x01B\x11\n" +
+	"\x10no_progress_stop\x18\x12 \x01(\bH\x0fR\x0enoProgressStop\x88\x01\x01\x12$\n" +
+	"\vcount_input\x18\x13 \x01(\bH\x10R\n" +
+	"countInput\x88\x01\x01\x126\n" +
+	"\x0fmax_child_depth\x18\x14 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\n" +
+	"(\x00H\x11R\rmaxChildDepth\x88\x01\x01\x12?\n" +
+	"\x13max_active_children\x18\x15 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00H\x12R\x11maxActiveChildren\x88\x01\x01\x122\n" +
+	"\fmax_children\x18\x16 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x13R\vmaxChildren\x88\x01\x01B\x11\n" +
 	"\x0f_max_iterationsB\x12\n" +
 	"\x10_max_model_callsB\x0f\n" +
 	"\r_max_cost_usdB\x13\n" +
@@ -278,7 +322,11 @@ const file_loopd_v1_limits_proto_rawDesc = "" +
 	"\x19_answer_max_output_tokensB\r\n" +
 	"\v_max_reasksB\x12\n" +
 	"\x10_context_stop_atB\x13\n" +
-	"\x11_no_progress_stopB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x11_no_progress_stopB\x0e\n" +
+	"\f_count_inputB\x12\n" +
+	"\x10_max_child_depthB\x16\n" +
+	"\x14_max_active_childrenB\x0f\n" +
+	"\r_max_childrenB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_limits_proto_rawDescOnce sync.Once

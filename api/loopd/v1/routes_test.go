@@ -40,6 +40,26 @@ func TestEveryPathReachesItsMethod(t *testing.T) {
 		{"POST", "/v1/" + call + ":approve", "RunService/ApproveToolCall"},
 		{"POST", "/v1/" + call + ":deny", "RunService/DenyToolCall"},
 		{"POST", "/v1/" + call + ":resolve", "RunService/ResolveToolCall"},
+		{"POST", "/v1/" + run + ":submitToolResults", "RunService/SubmitToolResults"},
+		{"GET", "/v1/runs/-/toolCalls?states=TOOL_CALL_STATE_IN_DOUBT", "RunService/ListToolCalls"},
+		{"GET", "/v1/runs?parent=" + run, "RunService/ListRuns"},
+		{"POST", "/v1/tools?tool_id=a", "ToolService/CreateTool"},
+		{"GET", "/v1/tools", "ToolService/ListTools"},
+		{"GET", "/v1/tools/a?version=2", "ToolService/GetTool"},
+		{"PATCH", "/v1/tools/a?update_mask=spec,labels&allow_missing=true", "ToolService/UpdateTool"},
+		{"POST", "/v1/tools/a:archive", "ToolService/ArchiveTool"},
+		{"POST", "/v1/tools:importOpenApi", "ToolService/ImportOpenApi"},
+		{"POST", "/v1/tools:listMcpTools", "ToolService/ListMcpTools"},
+		{"GET", "/v1/approvals?state=APPROVAL_STATE_PENDING&tool=refund", "ApprovalService/ListApprovals"},
+		{"GET", "/v1/" + approval, "ApprovalService/GetApproval"},
+		{"POST", "/v1/" + approval + ":approve", "ApprovalService/Approve"},
+		{"POST", "/v1/" + approval + ":deny", "ApprovalService/Deny"},
+		{"POST", "/v1/" + approval + ":answer", "ApprovalService/Answer"},
+		{"POST", "/v1/policies?policy_id=a", "PolicyService/CreatePolicy"},
+		{"GET", "/v1/policies", "PolicyService/ListPolicies"},
+		{"GET", "/v1/policies/a?version=2", "PolicyService/GetPolicy"},
+		{"PATCH", "/v1/policies/a?update_mask=condition", "PolicyService/UpdatePolicy"},
+		{"POST", "/v1/policies/a:archive", "PolicyService/ArchivePolicy"},
 	} {
 		t.Run(c.method, func(t *testing.T) {
 			t.Parallel()
@@ -73,11 +93,13 @@ func gateway(t *testing.T, called func(method string)) http.Handler {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	mux := runtime.NewServeMux()
-	if err := loopdv1.RegisterAgentServiceHandler(t.Context(), mux, conn); err != nil {
-		t.Fatal(err)
-	}
-	if err := loopdv1.RegisterRunServiceHandler(t.Context(), mux, conn); err != nil {
-		t.Fatal(err)
+	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
+		loopdv1.RegisterAgentServiceHandler, loopdv1.RegisterRunServiceHandler, loopdv1.RegisterToolServiceHandler,
+		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler,
+	} {
+		if err := register(t.Context(), mux, conn); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return mux
 }

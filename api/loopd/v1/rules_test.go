@@ -5,12 +5,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
 )
@@ -18,6 +20,8 @@ import (
 const (
 	run  = "runs/01937b5e-7a1c-7c3e-9d2f-0123456789ab"
 	call = run + "/toolCalls/c3-1"
+
+	approval = "approvals/01937b5e-7a1c-7c3e-9d2f-0123456789ab.c3-1"
 )
 
 func TestRulesAcceptGoodRequests(t *testing.T) {
@@ -51,6 +55,30 @@ func TestRulesAcceptGoodRequests(t *testing.T) {
 		&loopdv1.ApproveToolCallRequest{Name: call, ArgumentsSha256: strings.Repeat("0a", 32)},
 		&loopdv1.ResolveToolCallRequest{Name: call, Resolution: loopdv1.Resolution_RESOLUTION_SUCCEEDED, Result: "refunded"},
 		&loopdv1.ResolveToolCallRequest{Name: call, Resolution: loopdv1.Resolution_RESOLUTION_RETRY},
+		createAgent(func(a *loopdv1.Agent) {
+			a.Spec.Tools = append(a.Spec.Tools,
+				&loopdv1.Tool{Name: "refund", Approval: &loopdv1.ApprovalRule{Mode: loopdv1.ApprovalMode_APPROVAL_MODE_WHEN, When: "args.amount > 100"},
+					Verify: "get_order", Kind: &loopdv1.Tool_Mcp{Mcp: &loopdv1.McpTool{Url: "https://mcp.example/mcp", Tool: "refund/v2", Hash: strings.Repeat("0a", 32)}}},
+				&loopdv1.Tool{Name: "pick", Kind: &loopdv1.Tool_Client{Client: &loopdv1.ClientTool{Wait: durationpb.New(7 * 24 * time.Hour)}}},
+				&loopdv1.Tool{Name: "ask", Kind: &loopdv1.Tool_Agent{Agent: &loopdv1.AgentTool{Agent: "agents/helper"}}},
+				&loopdv1.Tool{Name: "finish", Kind: &loopdv1.Tool_Builtin{Builtin: loopdv1.Builtin_BUILTIN_FINISH}},
+				&loopdv1.Tool{Name: "put", Kind: &loopdv1.Tool_Http{Http: &loopdv1.HttpTool{
+					Method: "PUT", Url: "https://shop.example/orders/{id}", Query: map[string]string{"note": "{note}"}, Body: loopdv1.HttpBody_HTTP_BODY_JSON,
+					BodyTemplate: structpb.NewStringValue("{order}"), Result: "/data/0/a~1b", SigningSecret: "SHOP_KEY",
+				}}})
+			a.Spec.ToolRefs = []*loopdv1.ToolRef{{Tool: "tools/get-order", Version: 3}, {Tool: "tools/pay"}}
+			a.Spec.OnDoubt = loopdv1.OnDoubt_ON_DOUBT_TELL_MODEL
+			a.Spec.Limits = &loopdv1.Limits{MaxChildDepth: proto.Int32(0), MaxActiveChildren: proto.Int32(2), MaxChildren: proto.Int32(0)}
+		}),
+		&loopdv1.ListToolCallsRequest{Parent: run},
+		&loopdv1.ListToolCallsRequest{Parent: "runs/-", States: []loopdv1.ToolCallState{loopdv1.ToolCallState_TOOL_CALL_STATE_IN_DOUBT}},
+		results(&loopdv1.ToolResultInput{Call: "c1-1", Attempt: 1, Outcome: &loopdv1.ToolResultInput_Content{}}),
+		results(&loopdv1.ToolResultInput{Call: "c1-1", Attempt: 2, Outcome: &loopdv1.ToolResultInput_Error{Error: "no"}}),
+		&loopdv1.ApproveRequest{Name: approval, ExpectedArgumentsHash: strings.Repeat("0a", 32), EditedArgumentsJson: "{}"},
+		&loopdv1.AnswerRequest{Name: approval, Answer: &loopdv1.AnswerRequest_Choice{Choice: "blue"}},
+		&loopdv1.CreatePolicyRequest{PolicyId: "small", Policy: policy(nil)},
+		&loopdv1.ImportOpenApiRequest{Document: "openapi: 3.1.0", Prefix: "shop_"},
+		&loopdv1.ListMcpToolsRequest{Url: "http://127.0.0.1:3001/mcp", Headers: map[string]string{"Authorization": "Bearer ${secret:MCP}"}},
 	} {
 		if err := protovalidate.Validate(request); err != nil {
 			t.Errorf("%s: %v", request.ProtoReflect().Descriptor().Name(), err)
@@ -138,6 +166,48 @@ func TestRulesRefuseBadRequests(t *testing.T) {
 		"wait of 11 minutes":        {&loopdv1.WaitRunRequest{Name: run, Timeout: durationpb.New(660e9)}, "timeout"},
 		"approval without a hash":   {&loopdv1.ApproveToolCallRequest{Name: call}, "arguments_sha256"},
 		"no resolution":             {&loopdv1.ResolveToolCallRequest{Name: call}, "resolution"},
+		"condition without a mode":  {tool(func(x *loopdv1.Tool) { x.Approval = &loopdv1.ApprovalRule{When: "true"} }), "agent.spec.tools[0].approval"},
+		"mode without a condition": {tool(func(x *loopdv1.Tool) {
+			x.Approval = &loopdv1.ApprovalRule{Mode: loopdv1.ApprovalMode_APPROVAL_MODE_WHEN}
+		}), "agent.spec.tools[0].approval"},
+		"verifier with a space":    {tool(func(x *loopdv1.Tool) { x.Verify = "get order" }), "agent.spec.tools[0].verify"},
+		"placeholder for the host": {tool(func(x *loopdv1.Tool) { x.GetHttp().Url = "https://{host}/" }), "agent.spec.tools[0].http.url"},
+		"URL with a space":         {tool(func(x *loopdv1.Tool) { x.GetHttp().Url = "https://host/a b" }), "agent.spec.tools[0].http.url"},
+		"result, no pointer":       {tool(func(x *loopdv1.Tool) { x.GetHttp().Result = "data" }), "agent.spec.tools[0].http.result"},
+		"secret as a reference":    {tool(func(x *loopdv1.Tool) { x.GetHttp().SigningSecret = "${secret:A}" }), "agent.spec.tools[0].http.signing_secret"},
+		"MCP tool without a name": {tool(func(x *loopdv1.Tool) {
+			x.Kind = &loopdv1.Tool_Mcp{Mcp: &loopdv1.McpTool{Url: "https://mcp.example/"}}
+		}), "agent.spec.tools[0].mcp.tool"},
+		"hash of half a definition": {tool(func(x *loopdv1.Tool) {
+			x.Kind = &loopdv1.Tool_Mcp{Mcp: &loopdv1.McpTool{Url: "https://mcp.example/", Tool: "a", Hash: "0a"}}
+		}), "agent.spec.tools[0].mcp.hash"},
+		"MCP server on a pipe": {tool(func(x *loopdv1.Tool) {
+			x.Kind = &loopdv1.Tool_Mcp{Mcp: &loopdv1.McpTool{Url: "stdio:npx", Tool: "a"}}
+		}), "agent.spec.tools[0].mcp.url"},
+		"client that is waited for too long": {tool(func(x *loopdv1.Tool) {
+			x.Kind = &loopdv1.Tool_Client{Client: &loopdv1.ClientTool{Wait: durationpb.New(8 * 24 * time.Hour)}}
+		}), "agent.spec.tools[0].client.wait"},
+		"tool of no agent":          {tool(func(x *loopdv1.Tool) { x.Kind = &loopdv1.Tool_Agent{Agent: &loopdv1.AgentTool{}} }), "agent.spec.tools[0].agent.agent"},
+		"built-in tool of no name":  {tool(func(x *loopdv1.Tool) { x.Kind = &loopdv1.Tool_Builtin{} }), "agent.spec.tools[0].builtin"},
+		"reference to nothing":      {createAgent(func(a *loopdv1.Agent) { a.Spec.ToolRefs = []*loopdv1.ToolRef{{}} }), "agent.spec.tool_refs[0].tool"},
+		"children without end":      {limits(&loopdv1.Limits{MaxChildDepth: proto.Int32(11)}), "limits.max_child_depth"},
+		"all calls of all runs":     {&loopdv1.ListToolCallsRequest{Parent: "runs/-"}, ""},
+		"ended calls of all runs":   {&loopdv1.ListToolCallsRequest{Parent: "runs/-", States: []loopdv1.ToolCallState{loopdv1.ToolCallState_TOOL_CALL_STATE_SUCCEEDED}}, ""},
+		"no results":                {results(), "results"},
+		"result of attempt 0":       {results(&loopdv1.ToolResultInput{Call: "c1-1", Outcome: &loopdv1.ToolResultInput_Content{}}), "results[0].attempt"},
+		"result without an outcome": {results(&loopdv1.ToolResultInput{Call: "c1-1", Attempt: 1}), "results[0].outcome"},
+		"error without a word":      {results(&loopdv1.ToolResultInput{Call: "c1-1", Attempt: 1, Outcome: &loopdv1.ToolResultInput_Error{}}), "results[0].error"},
+		"two results of one call": {results(
+			&loopdv1.ToolResultInput{Call: "c1-1", Attempt: 1, Outcome: &loopdv1.ToolResultInput_Content{}},
+			&loopdv1.ToolResultInput{Call: "c1-1", Attempt: 2, Outcome: &loopdv1.ToolResultInput_Content{}}), "results"},
+		"approval of nothing read":  {&loopdv1.ApproveRequest{Name: approval}, "expected_arguments_hash"},
+		"approval named after call": {&loopdv1.GetApprovalRequest{Name: call}, "name"},
+		"no answer":                 {&loopdv1.AnswerRequest{Name: approval}, "answer"},
+		"policy without a bound":    {&loopdv1.CreatePolicyRequest{PolicyId: "a", Policy: policy(func(p *loopdv1.Policy) { p.MaxPerDay = 0 })}, "policy.max_per_day"},
+		"policy for everything":     {&loopdv1.CreatePolicyRequest{PolicyId: "a", Policy: policy(func(p *loopdv1.Policy) { p.Condition = "" })}, "policy.condition"},
+		"policy for no tool":        {&loopdv1.CreatePolicyRequest{PolicyId: "a", Policy: policy(func(p *loopdv1.Policy) { p.Tool = "" })}, "policy.tool"},
+		"update of no policy":       {&loopdv1.UpdatePolicyRequest{Policy: policy(nil)}, "policy"},
+		"import of nothing":         {&loopdv1.ImportOpenApiRequest{}, "document"},
 		"result of what did not run": {&loopdv1.ResolveToolCallRequest{
 			Name: call, Resolution: loopdv1.Resolution_RESOLUTION_NOT_EXECUTED, Result: "refunded",
 		}, ""},
@@ -166,6 +236,20 @@ func violated(t *testing.T, request proto.Message) []string {
 		}
 	}
 	return fields
+}
+
+// results asks to take results.
+func results(list ...*loopdv1.ToolResultInput) *loopdv1.SubmitToolResultsRequest {
+	return &loopdv1.SubmitToolResultsRequest{Name: run, Results: list}
+}
+
+// policy is a good policy, changed as the case wants.
+func policy(change func(*loopdv1.Policy)) *loopdv1.Policy {
+	p := &loopdv1.Policy{Tool: "refund", Agents: []string{"agents/support"}, Condition: "args.amount <= 50", MaxPerDay: 20}
+	if change != nil {
+		change(p)
+	}
+	return p
 }
 
 // createAgent is a good request, changed as the case wants.

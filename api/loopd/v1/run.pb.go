@@ -272,6 +272,10 @@ const (
 	RequiredAction_KIND_APPROVE RequiredAction_Kind = 1
 	// Say what became of a call in doubt: ResolveToolCall.
 	RequiredAction_KIND_RESOLVE RequiredAction_Kind = 2
+	// Run a tool of the caller's own and bring its result: SubmitToolResults.
+	RequiredAction_KIND_SUBMIT RequiredAction_Kind = 3
+	// Answer a question of the model: ApprovalService.Answer.
+	RequiredAction_KIND_ANSWER RequiredAction_Kind = 4
 )
 
 // Enum value maps for RequiredAction_Kind.
@@ -280,11 +284,15 @@ var (
 		0: "KIND_UNSPECIFIED",
 		1: "KIND_APPROVE",
 		2: "KIND_RESOLVE",
+		3: "KIND_SUBMIT",
+		4: "KIND_ANSWER",
 	}
 	RequiredAction_Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
 		"KIND_APPROVE":     1,
 		"KIND_RESOLVE":     2,
+		"KIND_SUBMIT":      3,
+		"KIND_ANSWER":      4,
 	}
 )
 
@@ -312,14 +320,14 @@ func (x RequiredAction_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RequiredAction_Kind.Descriptor instead.
 func (RequiredAction_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_loopd_v1_run_proto_rawDescGZIP(), []int{4, 0}
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{5, 0}
 }
 
 // Run is one execution of an agent version on an input. It is the long-running
 // operation itself: read done, state and stop.
 type Run struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Resource name, "runs/{run}"; the id is a UUID of version 7, so names sort by creation.
+	// Resource name, "runs/{run}"; the id is a UUID of version 7, so names sort by creation; that of a child run follows from the call that started it.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The agent, "agents/{agent}".
 	Agent string `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
@@ -331,7 +339,7 @@ type Run struct {
 	State RunState `protobuf:"varint,5,opt,name=state,proto3,enum=loopd.v1.RunState" json:"state,omitempty"`
 	// True: the run has ended and will never change again.
 	Done bool `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`
-	// What the run is doing: "queue", "model", "tools", "backoff" (the provider asked for time), "rate" (it waits for its share of the provider's rate limit) or "waiting" (for somebody to act). Empty: it has ended.
+	// What the run is doing: "queue", "model", "tools", "backoff" (the provider asked for time), "rate" (it waits for its share of the provider's rate limit) "children" (child runs have not ended), "timer" (the model asked to wait) or "waiting" (for somebody to act). Empty: it has ended.
 	Phase string `protobuf:"bytes,7,opt,name=phase,proto3" json:"phase,omitempty"`
 	// The limits in force, every one of them present.
 	Limits *Limits `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`
@@ -371,8 +379,18 @@ type Run struct {
 	Stop *Stop `protobuf:"bytes,25,opt,name=stop,proto3" json:"stop,omitempty"`
 	// What somebody must do before the run goes on. Empty unless the state is RUN_STATE_REQUIRES_ACTION.
 	RequiredActions []*RequiredAction `protobuf:"bytes,26,rep,name=required_actions,json=requiredActions,proto3" json:"required_actions,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What the run and its child runs did in the world, or may have done: every call that was sent and is not EFFECT_READ_ONLY, oldest first. It is kept outside the transcript, so an answer's claims can be checked against it.
+	SideEffects []*SideEffect `protobuf:"bytes,27,rep,name=side_effects,json=sideEffects,proto3" json:"side_effects,omitempty"`
+	// The run whose tool call this run answers, "runs/{run}". Empty: it is no child run.
+	Parent string `protobuf:"bytes,28,opt,name=parent,proto3" json:"parent,omitempty"`
+	// That tool call, "runs/{run}/toolCalls/{call}". Empty: it is no child run.
+	ParentCall string `protobuf:"bytes,29,opt,name=parent_call,json=parentCall,proto3" json:"parent_call,omitempty"`
+	// The run at the top of the tree of child runs, "runs/{run}"; the run itself if it is no child run.
+	Root string `protobuf:"bytes,30,opt,name=root,proto3" json:"root,omitempty"`
+	// How deep the run is in that tree. 0: it is no child run.
+	Depth         int32 `protobuf:"varint,31,opt,name=depth,proto3" json:"depth,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Run) Reset() {
@@ -587,6 +605,141 @@ func (x *Run) GetRequiredActions() []*RequiredAction {
 	return nil
 }
 
+func (x *Run) GetSideEffects() []*SideEffect {
+	if x != nil {
+		return x.SideEffects
+	}
+	return nil
+}
+
+func (x *Run) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *Run) GetParentCall() string {
+	if x != nil {
+		return x.ParentCall
+	}
+	return ""
+}
+
+func (x *Run) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *Run) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+// SideEffect is one entry of the ledger of what a run did in the world.
+type SideEffect struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tool call, "runs/{run}/toolCalls/{call}"; maybe of a child run.
+	ToolCall string `protobuf:"bytes,1,opt,name=tool_call,json=toolCall,proto3" json:"tool_call,omitempty"`
+	// Name of the tool.
+	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	// What the call may have changed.
+	Effect Effect `protobuf:"varint,3,opt,name=effect,proto3,enum=loopd.v1.Effect" json:"effect,omitempty"`
+	// Hash of the arguments; see ToolCall.arguments_sha256.
+	ArgumentsSha256 string `protobuf:"bytes,4,opt,name=arguments_sha256,json=argumentsSha256,proto3" json:"arguments_sha256,omitempty"`
+	// The key that was sent with every attempt of the call.
+	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	// Where the call stands.
+	State ToolCallState `protobuf:"varint,6,opt,name=state,proto3,enum=loopd.v1.ToolCallState" json:"state,omitempty"`
+	// How the call ended; the words are those of ToolCall.outcome. Empty: it has not.
+	Outcome       string `protobuf:"bytes,7,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SideEffect) Reset() {
+	*x = SideEffect{}
+	mi := &file_loopd_v1_run_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SideEffect) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SideEffect) ProtoMessage() {}
+
+func (x *SideEffect) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SideEffect.ProtoReflect.Descriptor instead.
+func (*SideEffect) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SideEffect) GetToolCall() string {
+	if x != nil {
+		return x.ToolCall
+	}
+	return ""
+}
+
+func (x *SideEffect) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *SideEffect) GetEffect() Effect {
+	if x != nil {
+		return x.Effect
+	}
+	return Effect_EFFECT_UNSPECIFIED
+}
+
+func (x *SideEffect) GetArgumentsSha256() string {
+	if x != nil {
+		return x.ArgumentsSha256
+	}
+	return ""
+}
+
+func (x *SideEffect) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *SideEffect) GetState() ToolCallState {
+	if x != nil {
+		return x.State
+	}
+	return ToolCallState_TOOL_CALL_STATE_UNSPECIFIED
+}
+
+func (x *SideEffect) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
 // Usage counts tokens in disjoint buckets: no token is in two of them, so their
 // sum is the true total.
 type Usage struct {
@@ -607,7 +760,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_loopd_v1_run_proto_msgTypes[1]
+	mi := &file_loopd_v1_run_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -619,7 +772,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_proto_msgTypes[1]
+	mi := &file_loopd_v1_run_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -632,7 +785,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_proto_rawDescGZIP(), []int{1}
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Usage) GetInputUncachedTokens() int64 {
@@ -693,7 +846,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_loopd_v1_run_proto_msgTypes[2]
+	mi := &file_loopd_v1_run_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +858,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_proto_msgTypes[2]
+	mi := &file_loopd_v1_run_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +871,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_proto_rawDescGZIP(), []int{2}
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Stop) GetReason() StopReason {
@@ -795,7 +948,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_loopd_v1_run_proto_msgTypes[3]
+	mi := &file_loopd_v1_run_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +960,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_proto_msgTypes[3]
+	mi := &file_loopd_v1_run_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +973,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_proto_rawDescGZIP(), []int{3}
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Evidence) GetIteration() int32 {
@@ -892,15 +1045,21 @@ type RequiredAction struct {
 	ArgumentsJson string `protobuf:"bytes,4,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
 	// The hash that an approval must repeat; see ToolCall.arguments_sha256.
 	ArgumentsSha256 string `protobuf:"bytes,5,opt,name=arguments_sha256,json=argumentsSha256,proto3" json:"arguments_sha256,omitempty"`
-	// Until when. Afterwards an approval counts as denied, and a call in doubt ends the run.
-	Deadline      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// Until when. Afterwards an approval counts as denied, a result or an answer as not given, and a call in doubt ends the run.
+	Deadline *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// The attempt that a submitted result must name, counting from 1. 0: the call was never sent.
+	Attempt int32 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Why a person is asked: the effect, or the condition that holds. Only with KIND_APPROVE and KIND_ANSWER, and not in lists of runs.
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The approval or the question, "approvals/{approval}". Only with KIND_APPROVE and KIND_ANSWER.
+	Approval      string `protobuf:"bytes,9,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RequiredAction) Reset() {
 	*x = RequiredAction{}
-	mi := &file_loopd_v1_run_proto_msgTypes[4]
+	mi := &file_loopd_v1_run_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1071,7 @@ func (x *RequiredAction) String() string {
 func (*RequiredAction) ProtoMessage() {}
 
 func (x *RequiredAction) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_proto_msgTypes[4]
+	mi := &file_loopd_v1_run_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1084,7 @@ func (x *RequiredAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequiredAction.ProtoReflect.Descriptor instead.
 func (*RequiredAction) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_proto_rawDescGZIP(), []int{4}
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RequiredAction) GetKind() RequiredAction_Kind {
@@ -970,11 +1129,32 @@ func (x *RequiredAction) GetDeadline() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *RequiredAction) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *RequiredAction) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RequiredAction) GetApproval() string {
+	if x != nil {
+		return x.Approval
+	}
+	return ""
+}
+
 var File_loopd_v1_run_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x12loopd/v1/run.proto\x12\bloopd.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/limits.proto\"\xf9\t\n" +
+	"\x12loopd/v1/run.proto\x12\bloopd.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/limits.proto\x1a\x13loopd/v1/tool.proto\x1a\x18loopd/v1/tool_call.proto\"\xb3\v\n" +
 	"\x03Run\x12\x18\n" +
 	"\x04name\x18\x01 \x01(\tB\x04\xe2A\x01\bR\x04name\x12\x1a\n" +
 	"\x05agent\x18\x02 \x01(\tB\x04\xe2A\x01\x03R\x05agent\x12)\n" +
@@ -1010,12 +1190,27 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\vanswer_json\x18\x18 \x01(\v2\x17.google.protobuf.StructB\x04\xe2A\x01\x03R\n" +
 	"answerJson\x12(\n" +
 	"\x04stop\x18\x19 \x01(\v2\x0e.loopd.v1.StopB\x04\xe2A\x01\x03R\x04stop\x12I\n" +
-	"\x10required_actions\x18\x1a \x03(\v2\x18.loopd.v1.RequiredActionB\x04\xe2A\x01\x03R\x0frequiredActions\x1a9\n" +
+	"\x10required_actions\x18\x1a \x03(\v2\x18.loopd.v1.RequiredActionB\x04\xe2A\x01\x03R\x0frequiredActions\x12=\n" +
+	"\fside_effects\x18\x1b \x03(\v2\x14.loopd.v1.SideEffectB\x04\xe2A\x01\x03R\vsideEffects\x12\x1c\n" +
+	"\x06parent\x18\x1c \x01(\tB\x04\xe2A\x01\x03R\x06parent\x12%\n" +
+	"\vparent_call\x18\x1d \x01(\tB\x04\xe2A\x01\x03R\n" +
+	"parentCall\x12\x18\n" +
+	"\x04root\x18\x1e \x01(\tB\x04\xe2A\x01\x03R\x04root\x12\x1a\n" +
+	"\x05depth\x18\x1f \x01(\x05B\x04\xe2A\x01\x03R\x05depth\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:)\xeaA&\n" +
 	"\rloopd.dev/Run\x12\n" +
-	"runs/{run}*\x04runs2\x03run\"\xe5\x01\n" +
+	"runs/{run}*\x04runs2\x03run\"\x84\x02\n" +
+	"\n" +
+	"SideEffect\x12\x1b\n" +
+	"\ttool_call\x18\x01 \x01(\tR\btoolCall\x12\x12\n" +
+	"\x04tool\x18\x02 \x01(\tR\x04tool\x12(\n" +
+	"\x06effect\x18\x03 \x01(\x0e2\x10.loopd.v1.EffectR\x06effect\x12)\n" +
+	"\x10arguments_sha256\x18\x04 \x01(\tR\x0fargumentsSha256\x12'\n" +
+	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12-\n" +
+	"\x05state\x18\x06 \x01(\x0e2\x17.loopd.v1.ToolCallStateR\x05state\x12\x18\n" +
+	"\aoutcome\x18\a \x01(\tR\aoutcome\"\xe5\x01\n" +
 	"\x05Usage\x122\n" +
 	"\x15input_uncached_tokens\x18\x01 \x01(\x03R\x13inputUncachedTokens\x12*\n" +
 	"\x11cache_read_tokens\x18\x02 \x01(\x03R\x0fcacheReadTokens\x12,\n" +
@@ -1039,18 +1234,23 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x06result\x18\x06 \x01(\tR\x06result\x12\x1f\n" +
 	"\vresult_hash\x18\a \x01(\tR\n" +
 	"resultHash\x12\x12\n" +
-	"\x04note\x18\b \x01(\tR\x04note\"\xc0\x02\n" +
+	"\x04note\x18\b \x01(\tR\x04note\"\xb0\x03\n" +
 	"\x0eRequiredAction\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.loopd.v1.RequiredAction.KindR\x04kind\x12\x1b\n" +
 	"\ttool_call\x18\x02 \x01(\tR\btoolCall\x12\x12\n" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\x12%\n" +
 	"\x0earguments_json\x18\x04 \x01(\tR\rargumentsJson\x12)\n" +
 	"\x10arguments_sha256\x18\x05 \x01(\tR\x0fargumentsSha256\x126\n" +
-	"\bdeadline\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\"@\n" +
+	"\bdeadline\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x18\n" +
+	"\aattempt\x18\a \x01(\x05R\aattempt\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x1a\n" +
+	"\bapproval\x18\t \x01(\tR\bapproval\"b\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_APPROVE\x10\x01\x12\x10\n" +
-	"\fKIND_RESOLVE\x10\x02*\x80\x02\n" +
+	"\fKIND_RESOLVE\x10\x02\x12\x0f\n" +
+	"\vKIND_SUBMIT\x10\x03\x12\x0f\n" +
+	"\vKIND_ANSWER\x10\x04*\x80\x02\n" +
 	"\bRunState\x12\x19\n" +
 	"\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10RUN_STATE_QUEUED\x10\x01\x12\x15\n" +
@@ -1108,42 +1308,48 @@ func file_loopd_v1_run_proto_rawDescGZIP() []byte {
 }
 
 var file_loopd_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_loopd_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_loopd_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_loopd_v1_run_proto_goTypes = []any{
 	(RunState)(0),                 // 0: loopd.v1.RunState
 	(StopReason)(0),               // 1: loopd.v1.StopReason
 	(RequiredAction_Kind)(0),      // 2: loopd.v1.RequiredAction.Kind
 	(*Run)(nil),                   // 3: loopd.v1.Run
-	(*Usage)(nil),                 // 4: loopd.v1.Usage
-	(*Stop)(nil),                  // 5: loopd.v1.Stop
-	(*Evidence)(nil),              // 6: loopd.v1.Evidence
-	(*RequiredAction)(nil),        // 7: loopd.v1.RequiredAction
-	nil,                           // 8: loopd.v1.Run.LabelsEntry
-	(*Limits)(nil),                // 9: loopd.v1.Limits
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 11: google.protobuf.Struct
+	(*SideEffect)(nil),            // 4: loopd.v1.SideEffect
+	(*Usage)(nil),                 // 5: loopd.v1.Usage
+	(*Stop)(nil),                  // 6: loopd.v1.Stop
+	(*Evidence)(nil),              // 7: loopd.v1.Evidence
+	(*RequiredAction)(nil),        // 8: loopd.v1.RequiredAction
+	nil,                           // 9: loopd.v1.Run.LabelsEntry
+	(*Limits)(nil),                // 10: loopd.v1.Limits
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),       // 12: google.protobuf.Struct
+	(Effect)(0),                   // 13: loopd.v1.Effect
+	(ToolCallState)(0),            // 14: loopd.v1.ToolCallState
 }
 var file_loopd_v1_run_proto_depIdxs = []int32{
 	0,  // 0: loopd.v1.Run.state:type_name -> loopd.v1.RunState
-	9,  // 1: loopd.v1.Run.limits:type_name -> loopd.v1.Limits
-	8,  // 2: loopd.v1.Run.labels:type_name -> loopd.v1.Run.LabelsEntry
-	10, // 3: loopd.v1.Run.create_time:type_name -> google.protobuf.Timestamp
-	10, // 4: loopd.v1.Run.start_time:type_name -> google.protobuf.Timestamp
-	10, // 5: loopd.v1.Run.end_time:type_name -> google.protobuf.Timestamp
-	10, // 6: loopd.v1.Run.wait_until:type_name -> google.protobuf.Timestamp
-	4,  // 7: loopd.v1.Run.usage:type_name -> loopd.v1.Usage
-	11, // 8: loopd.v1.Run.answer_json:type_name -> google.protobuf.Struct
-	5,  // 9: loopd.v1.Run.stop:type_name -> loopd.v1.Stop
-	7,  // 10: loopd.v1.Run.required_actions:type_name -> loopd.v1.RequiredAction
-	1,  // 11: loopd.v1.Stop.reason:type_name -> loopd.v1.StopReason
-	6,  // 12: loopd.v1.Stop.evidence:type_name -> loopd.v1.Evidence
-	2,  // 13: loopd.v1.RequiredAction.kind:type_name -> loopd.v1.RequiredAction.Kind
-	10, // 14: loopd.v1.RequiredAction.deadline:type_name -> google.protobuf.Timestamp
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	10, // 1: loopd.v1.Run.limits:type_name -> loopd.v1.Limits
+	9,  // 2: loopd.v1.Run.labels:type_name -> loopd.v1.Run.LabelsEntry
+	11, // 3: loopd.v1.Run.create_time:type_name -> google.protobuf.Timestamp
+	11, // 4: loopd.v1.Run.start_time:type_name -> google.protobuf.Timestamp
+	11, // 5: loopd.v1.Run.end_time:type_name -> google.protobuf.Timestamp
+	11, // 6: loopd.v1.Run.wait_until:type_name -> google.protobuf.Timestamp
+	5,  // 7: loopd.v1.Run.usage:type_name -> loopd.v1.Usage
+	12, // 8: loopd.v1.Run.answer_json:type_name -> google.protobuf.Struct
+	6,  // 9: loopd.v1.Run.stop:type_name -> loopd.v1.Stop
+	8,  // 10: loopd.v1.Run.required_actions:type_name -> loopd.v1.RequiredAction
+	4,  // 11: loopd.v1.Run.side_effects:type_name -> loopd.v1.SideEffect
+	13, // 12: loopd.v1.SideEffect.effect:type_name -> loopd.v1.Effect
+	14, // 13: loopd.v1.SideEffect.state:type_name -> loopd.v1.ToolCallState
+	1,  // 14: loopd.v1.Stop.reason:type_name -> loopd.v1.StopReason
+	7,  // 15: loopd.v1.Stop.evidence:type_name -> loopd.v1.Evidence
+	2,  // 16: loopd.v1.RequiredAction.kind:type_name -> loopd.v1.RequiredAction.Kind
+	11, // 17: loopd.v1.RequiredAction.deadline:type_name -> google.protobuf.Timestamp
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_run_proto_init() }
@@ -1152,13 +1358,15 @@ func file_loopd_v1_run_proto_init() {
 		return
 	}
 	file_loopd_v1_limits_proto_init()
+	file_loopd_v1_tool_proto_init()
+	file_loopd_v1_tool_call_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_run_proto_rawDesc), len(file_loopd_v1_run_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

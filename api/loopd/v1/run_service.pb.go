@@ -81,6 +81,63 @@ func (Resolution) EnumDescriptor() ([]byte, []int) {
 	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{0}
 }
 
+// Status is what became of it in one word.
+type ToolResultStatus_Status int32
+
+const (
+	// Never sent.
+	ToolResultStatus_STATUS_UNSPECIFIED ToolResultStatus_Status = 0
+	// It counts.
+	ToolResultStatus_STATUS_ACCEPTED ToolResultStatus_Status = 1
+	// The same result was taken before. Nothing has changed.
+	ToolResultStatus_STATUS_REPEATED ToolResultStatus_Status = 2
+	// It does not count; reason and message say why.
+	ToolResultStatus_STATUS_REFUSED ToolResultStatus_Status = 3
+)
+
+// Enum value maps for ToolResultStatus_Status.
+var (
+	ToolResultStatus_Status_name = map[int32]string{
+		0: "STATUS_UNSPECIFIED",
+		1: "STATUS_ACCEPTED",
+		2: "STATUS_REPEATED",
+		3: "STATUS_REFUSED",
+	}
+	ToolResultStatus_Status_value = map[string]int32{
+		"STATUS_UNSPECIFIED": 0,
+		"STATUS_ACCEPTED":    1,
+		"STATUS_REPEATED":    2,
+		"STATUS_REFUSED":     3,
+	}
+)
+
+func (x ToolResultStatus_Status) Enum() *ToolResultStatus_Status {
+	p := new(ToolResultStatus_Status)
+	*p = x
+	return p
+}
+
+func (x ToolResultStatus_Status) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ToolResultStatus_Status) Descriptor() protoreflect.EnumDescriptor {
+	return file_loopd_v1_run_service_proto_enumTypes[1].Descriptor()
+}
+
+func (ToolResultStatus_Status) Type() protoreflect.EnumType {
+	return &file_loopd_v1_run_service_proto_enumTypes[1]
+}
+
+func (x ToolResultStatus_Status) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ToolResultStatus_Status.Descriptor instead.
+func (ToolResultStatus_Status) EnumDescriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{22, 0}
+}
+
 // CreateRunRequest asks for a run.
 type CreateRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -342,7 +399,9 @@ type ListRunsRequest struct {
 	// Only runs of this agent, "agents/{agent}". Empty: of all agents.
 	Agent string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
 	// Only runs in one of these states. Empty: in any.
-	States        []RunState `protobuf:"varint,4,rep,packed,name=states,proto3,enum=loopd.v1.RunState" json:"states,omitempty"`
+	States []RunState `protobuf:"varint,4,rep,packed,name=states,proto3,enum=loopd.v1.RunState" json:"states,omitempty"`
+	// Only child runs that this run started itself, "runs/{run}". Empty: of any run and of none.
+	Parent        string `protobuf:"bytes,5,opt,name=parent,proto3" json:"parent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -403,6 +462,13 @@ func (x *ListRunsRequest) GetStates() []RunState {
 		return x.States
 	}
 	return nil
+}
+
+func (x *ListRunsRequest) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
 }
 
 // ListRunsResponse is a page of runs.
@@ -701,12 +767,14 @@ func (x *ListMessagesResponse) GetNextPageToken() string {
 // ListToolCallsRequest asks for a page of a run's tool calls.
 type ListToolCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "runs/{run}".
+	// "runs/{run}", or "runs/-" for all runs.
 	Parent string `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"`
 	// Calls per page. Default 50; above 1000 means 1000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before, with the same other fields. Empty: the first page.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only calls in one of these states. Empty: in any, which "runs/-" does not take.
+	States        []ToolCallState `protobuf:"varint,4,rep,packed,name=states,proto3,enum=loopd.v1.ToolCallState" json:"states,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -762,10 +830,17 @@ func (x *ListToolCallsRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListToolCallsRequest) GetStates() []ToolCallState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
 // ListToolCallsResponse is a page of a run's tool calls.
 type ListToolCallsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The calls, in the order the model asked for them.
+	// The calls, in the order of the method.
 	ToolCalls []*ToolCall `protobuf:"bytes,1,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
 	// Asks for the next page. Empty: this is the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -1340,6 +1415,303 @@ func (x *End) GetState() RunState {
 	return RunState_RUN_STATE_UNSPECIFIED
 }
 
+// SubmitToolResultsRequest brings results of tools that the caller runs itself.
+type SubmitToolResultsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "runs/{run}".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The results: 1 to 64, of different calls.
+	Results []*ToolResultInput `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	// An id for the caller's own records. Results need none to be safe to repeat: one that was taken before is reported as STATUS_REPEATED. Limits as in CreateRunRequest.request_id.
+	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubmitToolResultsRequest) Reset() {
+	*x = SubmitToolResultsRequest{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubmitToolResultsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubmitToolResultsRequest) ProtoMessage() {}
+
+func (x *SubmitToolResultsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubmitToolResultsRequest.ProtoReflect.Descriptor instead.
+func (*SubmitToolResultsRequest) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SubmitToolResultsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SubmitToolResultsRequest) GetResults() []*ToolResultInput {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+func (x *SubmitToolResultsRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// ToolResultInput is the result of one call that the caller ran.
+type ToolResultInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the call in its run, such as "c3-1"; the last segment of RequiredAction.tool_call.
+	Call string `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	// The attempt that was run, as RequiredAction.attempt has it, counting from 1.
+	Attempt int32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// How it ended. Exactly one.
+	//
+	// Types that are valid to be assigned to Outcome:
+	//
+	//	*ToolResultInput_Content
+	//	*ToolResultInput_Error
+	Outcome       isToolResultInput_Outcome `protobuf_oneof:"outcome"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolResultInput) Reset() {
+	*x = ToolResultInput{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolResultInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolResultInput) ProtoMessage() {}
+
+func (x *ToolResultInput) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolResultInput.ProtoReflect.Descriptor instead.
+func (*ToolResultInput) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ToolResultInput) GetCall() string {
+	if x != nil {
+		return x.Call
+	}
+	return ""
+}
+
+func (x *ToolResultInput) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *ToolResultInput) GetOutcome() isToolResultInput_Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *ToolResultInput) GetContent() string {
+	if x != nil {
+		if x, ok := x.Outcome.(*ToolResultInput_Content); ok {
+			return x.Content
+		}
+	}
+	return ""
+}
+
+func (x *ToolResultInput) GetError() string {
+	if x != nil {
+		if x, ok := x.Outcome.(*ToolResultInput_Error); ok {
+			return x.Error
+		}
+	}
+	return ""
+}
+
+type isToolResultInput_Outcome interface {
+	isToolResultInput_Outcome()
+}
+
+type ToolResultInput_Content struct {
+	// It was done; this is what the model reads. At most the tool's max_result_bytes, and 1048576 characters.
+	Content string `protobuf:"bytes,3,opt,name=content,proto3,oneof"`
+}
+
+type ToolResultInput_Error struct {
+	// It failed for certain; this is what the model reads. 1 to 65536 characters, and at most max_result_bytes.
+	Error string `protobuf:"bytes,4,opt,name=error,proto3,oneof"`
+}
+
+func (*ToolResultInput_Content) isToolResultInput_Outcome() {}
+
+func (*ToolResultInput_Error) isToolResultInput_Outcome() {}
+
+// SubmitToolResultsResponse tells what became of each result.
+type SubmitToolResultsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run as it stands. It goes on once its worker has taken the results.
+	Run *Run `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// What became of the results, in the order of the request.
+	Results       []*ToolResultStatus `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubmitToolResultsResponse) Reset() {
+	*x = SubmitToolResultsResponse{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubmitToolResultsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubmitToolResultsResponse) ProtoMessage() {}
+
+func (x *SubmitToolResultsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubmitToolResultsResponse.ProtoReflect.Descriptor instead.
+func (*SubmitToolResultsResponse) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SubmitToolResultsResponse) GetRun() *Run {
+	if x != nil {
+		return x.Run
+	}
+	return nil
+}
+
+func (x *SubmitToolResultsResponse) GetResults() []*ToolResultStatus {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// ToolResultStatus is what became of one result.
+type ToolResultStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the call in its run.
+	Call string `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	// What became of the result.
+	Status ToolResultStatus_Status `protobuf:"varint,2,opt,name=status,proto3,enum=loopd.v1.ToolResultStatus_Status" json:"status,omitempty"`
+	// Why it was refused. Unspecified: it was not.
+	Reason ErrorReason `protobuf:"varint,3,opt,name=reason,proto3,enum=loopd.v1.ErrorReason" json:"reason,omitempty"`
+	// What is wrong with it, and how to mend it. Empty: nothing.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolResultStatus) Reset() {
+	*x = ToolResultStatus{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolResultStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolResultStatus) ProtoMessage() {}
+
+func (x *ToolResultStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolResultStatus.ProtoReflect.Descriptor instead.
+func (*ToolResultStatus) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ToolResultStatus) GetCall() string {
+	if x != nil {
+		return x.Call
+	}
+	return ""
+}
+
+func (x *ToolResultStatus) GetStatus() ToolResultStatus_Status {
+	if x != nil {
+		return x.Status
+	}
+	return ToolResultStatus_STATUS_UNSPECIFIED
+}
+
+func (x *ToolResultStatus) GetReason() ErrorReason {
+	if x != nil {
+		return x.Reason
+	}
+	return ErrorReason_ERROR_REASON_UNSPECIFIED
+}
+
+func (x *ToolResultStatus) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // ApproveToolCallRequest approves one call.
 type ApproveToolCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1357,7 +1729,7 @@ type ApproveToolCallRequest struct {
 
 func (x *ApproveToolCallRequest) Reset() {
 	*x = ApproveToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1741,7 @@ func (x *ApproveToolCallRequest) String() string {
 func (*ApproveToolCallRequest) ProtoMessage() {}
 
 func (x *ApproveToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1754,7 @@ func (x *ApproveToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveToolCallRequest.ProtoReflect.Descriptor instead.
 func (*ApproveToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{19}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ApproveToolCallRequest) GetName() string {
@@ -1428,7 +1800,7 @@ type DenyToolCallRequest struct {
 
 func (x *DenyToolCallRequest) Reset() {
 	*x = DenyToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1812,7 @@ func (x *DenyToolCallRequest) String() string {
 func (*DenyToolCallRequest) ProtoMessage() {}
 
 func (x *DenyToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1825,7 @@ func (x *DenyToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyToolCallRequest.ProtoReflect.Descriptor instead.
 func (*DenyToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{20}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DenyToolCallRequest) GetName() string {
@@ -1496,7 +1868,7 @@ type ResolveToolCallRequest struct {
 
 func (x *ResolveToolCallRequest) Reset() {
 	*x = ResolveToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1880,7 @@ func (x *ResolveToolCallRequest) String() string {
 func (*ResolveToolCallRequest) ProtoMessage() {}
 
 func (x *ResolveToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1893,7 @@ func (x *ResolveToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveToolCallRequest.ProtoReflect.Descriptor instead.
 func (*ResolveToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{21}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResolveToolCallRequest) GetName() string {
@@ -1563,7 +1935,7 @@ var File_loopd_v1_run_service_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1aloopd/v1/run_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x14loopd/v1/event.proto\x1a\x15loopd/v1/limits.proto\x1a\x16loopd/v1/message.proto\x1a\x12loopd/v1/run.proto\x1a\x18loopd/v1/tool_call.proto\"\xc1\x04\n" +
+	"\x1aloopd/v1/run_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x15loopd/v1/errors.proto\x1a\x14loopd/v1/event.proto\x1a\x15loopd/v1/limits.proto\x1a\x16loopd/v1/message.proto\x1a\x12loopd/v1/run.proto\x1a\x18loopd/v1/tool_call.proto\"\xc1\x04\n" +
 	"\x10CreateRunRequest\x12`\n" +
 	"\x05agent\x18\x01 \x01(\tBJ\xe2A\x01\x02\xfaA\x11\n" +
 	"\x0floopd.dev/Agent\xbaH/\xc8\x01\x01r*2(^agents/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x05agent\x121\n" +
@@ -1591,14 +1963,16 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x06source\x12\x05\xbaH\x02\b\x01\"u\n" +
 	"\rGetRunRequest\x12d\n" +
 	"\x04name\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
-	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x04name\"\xff\x01\n" +
+	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x04name\"\xe5\x02\n" +
 	"\x0fListRunsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\x12\\\n" +
 	"\x05agent\x18\x03 \x01(\tBF\xfaA\x11\n" +
 	"\x0floopd.dev/Agent\xbaH/\xd8\x01\x01r*2(^agents/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x05agent\x12?\n" +
-	"\x06states\x18\x04 \x03(\x0e2\x12.loopd.v1.RunStateB\x13\xbaH\x10\x92\x01\r\x10\t\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x06states\"]\n" +
+	"\x06states\x18\x04 \x03(\x0e2\x12.loopd.v1.RunStateB\x13\xbaH\x10\x92\x01\r\x10\t\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x12d\n" +
+	"\x06parent\x18\x05 \x01(\tBL\xfaA\x0f\n" +
+	"\rloopd.dev/Run\xbaH7\xd8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x06parent\"]\n" +
 	"\x10ListRunsResponse\x12!\n" +
 	"\x04runs\x18\x01 \x03(\v2\r.loopd.v1.RunR\x04runs\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xba\x01\n" +
@@ -1621,13 +1995,15 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"m\n" +
 	"\x14ListMessagesResponse\x12-\n" +
 	"\bmessages\x18\x01 \x03(\v2\x11.loopd.v1.MessageR\bmessages\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xcf\x01\n" +
-	"\x14ListToolCallsRequest\x12h\n" +
-	"\x06parent\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
-	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x06parent\x12$\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc2\x04\n" +
+	"\x14ListToolCallsRequest\x12l\n" +
+	"\x06parent\x18\x01 \x01(\tBT\xe2A\x01\x02\xfaA\x0f\n" +
+	"\rloopd.dev/Run\xbaH;\xc8\x01\x01r624^runs/([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|-)$R\x06parent\x12$\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"r\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\x12D\n" +
+	"\x06states\x18\x04 \x03(\x0e2\x17.loopd.v1.ToolCallStateB\x13\xbaH\x10\x92\x01\r\x10\r\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x06states:\xa6\x02\xbaH\xa2\x02\x1a\x9f\x02\n" +
+	"\x1dtool_calls.states_across_runs\x12\x99\x01across runs only calls that wait are listed: set states to TOOL_CALL_STATE_IN_DOUBT, TOOL_CALL_STATE_AWAITING_APPROVAL or TOOL_CALL_STATE_AWAITING_RESULT\x1abthis.parent != 'runs/-' || (size(this.states) > 0 && this.states.all(state, state in [2, 10, 13]))\"r\n" +
 	"\x15ListToolCallsResponse\x121\n" +
 	"\n" +
 	"tool_calls\x18\x01 \x03(\v2\x12.loopd.v1.ToolCallR\ttoolCalls\x12&\n" +
@@ -1662,7 +2038,33 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\"\v\n" +
 	"\tHeartbeat\"/\n" +
 	"\x03End\x12(\n" +
-	"\x05state\x18\x01 \x01(\x0e2\x12.loopd.v1.RunStateR\x05state\"\xc2\x02\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x12.loopd.v1.RunStateR\x05state\"\xec\x02\n" +
+	"\x18SubmitToolResultsRequest\x12d\n" +
+	"\x04name\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
+	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x04name\x12\xb0\x01\n" +
+	"\aresults\x18\x02 \x03(\v2\x19.loopd.v1.ToolResultInputB{\xe2A\x01\x02\xbaHt\xba\x01j\n" +
+	"\x14results.calls_unique\x12*two results are of the same call: send one\x1a&this.map(result, result.call).unique()\x92\x01\x04\b\x01\x10@R\aresults\x127\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId\"\xcb\x01\n" +
+	"\x0fToolResultInput\x123\n" +
+	"\x04call\x18\x01 \x01(\tB\x1f\xe2A\x01\x02\xbaH\x18\xc8\x01\x01r\x132\x11^[a-z0-9-]{1,64}$R\x04call\x12%\n" +
+	"\aattempt\x18\x02 \x01(\x05B\v\xe2A\x01\x02\xbaH\x04\x1a\x02(\x01R\aattempt\x12%\n" +
+	"\acontent\x18\x03 \x01(\tB\t\xbaH\x06r\x04\x18\x80\x80@H\x00R\acontent\x12#\n" +
+	"\x05error\x18\x04 \x01(\tB\v\xbaH\br\x06\x10\x01\x18\x80\x80\x04H\x00R\x05errorB\x10\n" +
+	"\aoutcome\x12\x05\xbaH\x02\b\x01\"r\n" +
+	"\x19SubmitToolResultsResponse\x12\x1f\n" +
+	"\x03run\x18\x01 \x01(\v2\r.loopd.v1.RunR\x03run\x124\n" +
+	"\aresults\x18\x02 \x03(\v2\x1a.loopd.v1.ToolResultStatusR\aresults\"\x8a\x02\n" +
+	"\x10ToolResultStatus\x12\x12\n" +
+	"\x04call\x18\x01 \x01(\tR\x04call\x129\n" +
+	"\x06status\x18\x02 \x01(\x0e2!.loopd.v1.ToolResultStatus.StatusR\x06status\x12-\n" +
+	"\x06reason\x18\x03 \x01(\x0e2\x15.loopd.v1.ErrorReasonR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"^\n" +
+	"\x06Status\x12\x16\n" +
+	"\x12STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fSTATUS_ACCEPTED\x10\x01\x12\x13\n" +
+	"\x0fSTATUS_REPEATED\x10\x02\x12\x12\n" +
+	"\x0eSTATUS_REFUSED\x10\x03\"\xc2\x02\n" +
 	"\x16ApproveToolCallRequest\x12\x83\x01\n" +
 	"\x04name\x18\x01 \x01(\tBo\xe2A\x01\x02\xfaA\x14\n" +
 	"\x12loopd.dev/ToolCall\xbaHQ\xc8\x01\x01rL2J^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/toolCalls/[a-z0-9-]{1,64}$R\x04name\x12G\n" +
@@ -1692,7 +2094,8 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x16RESOLUTION_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14RESOLUTION_SUCCEEDED\x10\x01\x12\x1b\n" +
 	"\x17RESOLUTION_NOT_EXECUTED\x10\x02\x12\x14\n" +
-	"\x10RESOLUTION_RETRY\x10\x032\xeb\t\n" +
+	"\x10RESOLUTION_RETRY\x10\x032\xfa\n" +
+	"\n" +
 	"\n" +
 	"RunService\x12K\n" +
 	"\tCreateRun\x12\x1a.loopd.v1.CreateRunRequest\x1a\r.loopd.v1.Run\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/runs\x12K\n" +
@@ -1705,7 +2108,8 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\rListToolCalls\x12\x1e.loopd.v1.ListToolCallsRequest\x1a\x1f.loopd.v1.ListToolCallsResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=runs/*}/toolCalls\x12k\n" +
 	"\n" +
 	"ListEvents\x12\x1b.loopd.v1.ListEventsRequest\x1a\x1c.loopd.v1.ListEventsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/{parent=runs/*}/events\x12z\n" +
-	"\fStreamEvents\x12\x1d.loopd.v1.StreamEventsRequest\x1a\x1e.loopd.v1.StreamEventsResponse\")\x82\xd3\xe4\x93\x02#\x12!/v1/{parent=runs/*}/events:stream0\x01\x12y\n" +
+	"\fStreamEvents\x12\x1d.loopd.v1.StreamEventsRequest\x1a\x1e.loopd.v1.StreamEventsResponse\")\x82\xd3\xe4\x93\x02#\x12!/v1/{parent=runs/*}/events:stream0\x01\x12\x8c\x01\n" +
+	"\x11SubmitToolResults\x12\".loopd.v1.SubmitToolResultsRequest\x1a#.loopd.v1.SubmitToolResultsResponse\".\x82\xd3\xe4\x93\x02(:\x01*\"#/v1/{name=runs/*}:submitToolResults\x12y\n" +
 	"\x0fApproveToolCall\x12 .loopd.v1.ApproveToolCallRequest\x1a\x12.loopd.v1.ToolCall\"0\x82\xd3\xe4\x93\x02*:\x01*\"%/v1/{name=runs/*/toolCalls/*}:approve\x12p\n" +
 	"\fDenyToolCall\x12\x1d.loopd.v1.DenyToolCallRequest\x1a\x12.loopd.v1.ToolCall\"-\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/{name=runs/*/toolCalls/*}:deny\x12y\n" +
 	"\x0fResolveToolCall\x12 .loopd.v1.ResolveToolCallRequest\x1a\x12.loopd.v1.ToolCall\"0\x82\xd3\xe4\x93\x02*:\x01*\"%/v1/{name=runs/*/toolCalls/*}:resolveB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
@@ -1722,87 +2126,102 @@ func file_loopd_v1_run_service_proto_rawDescGZIP() []byte {
 	return file_loopd_v1_run_service_proto_rawDescData
 }
 
-var file_loopd_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_loopd_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_loopd_v1_run_service_proto_goTypes = []any{
-	(Resolution)(0),                // 0: loopd.v1.Resolution
-	(*CreateRunRequest)(nil),       // 1: loopd.v1.CreateRunRequest
-	(*Attachment)(nil),             // 2: loopd.v1.Attachment
-	(*GetRunRequest)(nil),          // 3: loopd.v1.GetRunRequest
-	(*ListRunsRequest)(nil),        // 4: loopd.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),       // 5: loopd.v1.ListRunsResponse
-	(*WaitRunRequest)(nil),         // 6: loopd.v1.WaitRunRequest
-	(*CancelRunRequest)(nil),       // 7: loopd.v1.CancelRunRequest
-	(*ListMessagesRequest)(nil),    // 8: loopd.v1.ListMessagesRequest
-	(*ListMessagesResponse)(nil),   // 9: loopd.v1.ListMessagesResponse
-	(*ListToolCallsRequest)(nil),   // 10: loopd.v1.ListToolCallsRequest
-	(*ListToolCallsResponse)(nil),  // 11: loopd.v1.ListToolCallsResponse
-	(*ListEventsRequest)(nil),      // 12: loopd.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),     // 13: loopd.v1.ListEventsResponse
-	(*StreamEventsRequest)(nil),    // 14: loopd.v1.StreamEventsRequest
-	(*StreamEventsResponse)(nil),   // 15: loopd.v1.StreamEventsResponse
-	(*Delta)(nil),                  // 16: loopd.v1.Delta
-	(*Fragment)(nil),               // 17: loopd.v1.Fragment
-	(*Heartbeat)(nil),              // 18: loopd.v1.Heartbeat
-	(*End)(nil),                    // 19: loopd.v1.End
-	(*ApproveToolCallRequest)(nil), // 20: loopd.v1.ApproveToolCallRequest
-	(*DenyToolCallRequest)(nil),    // 21: loopd.v1.DenyToolCallRequest
-	(*ResolveToolCallRequest)(nil), // 22: loopd.v1.ResolveToolCallRequest
-	nil,                            // 23: loopd.v1.CreateRunRequest.LabelsEntry
-	(*Limits)(nil),                 // 24: loopd.v1.Limits
-	(RunState)(0),                  // 25: loopd.v1.RunState
-	(*Run)(nil),                    // 26: loopd.v1.Run
-	(*durationpb.Duration)(nil),    // 27: google.protobuf.Duration
-	(*Message)(nil),                // 28: loopd.v1.Message
-	(*ToolCall)(nil),               // 29: loopd.v1.ToolCall
-	(*Event)(nil),                  // 30: loopd.v1.Event
+	(Resolution)(0),                   // 0: loopd.v1.Resolution
+	(ToolResultStatus_Status)(0),      // 1: loopd.v1.ToolResultStatus.Status
+	(*CreateRunRequest)(nil),          // 2: loopd.v1.CreateRunRequest
+	(*Attachment)(nil),                // 3: loopd.v1.Attachment
+	(*GetRunRequest)(nil),             // 4: loopd.v1.GetRunRequest
+	(*ListRunsRequest)(nil),           // 5: loopd.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),          // 6: loopd.v1.ListRunsResponse
+	(*WaitRunRequest)(nil),            // 7: loopd.v1.WaitRunRequest
+	(*CancelRunRequest)(nil),          // 8: loopd.v1.CancelRunRequest
+	(*ListMessagesRequest)(nil),       // 9: loopd.v1.ListMessagesRequest
+	(*ListMessagesResponse)(nil),      // 10: loopd.v1.ListMessagesResponse
+	(*ListToolCallsRequest)(nil),      // 11: loopd.v1.ListToolCallsRequest
+	(*ListToolCallsResponse)(nil),     // 12: loopd.v1.ListToolCallsResponse
+	(*ListEventsRequest)(nil),         // 13: loopd.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),        // 14: loopd.v1.ListEventsResponse
+	(*StreamEventsRequest)(nil),       // 15: loopd.v1.StreamEventsRequest
+	(*StreamEventsResponse)(nil),      // 16: loopd.v1.StreamEventsResponse
+	(*Delta)(nil),                     // 17: loopd.v1.Delta
+	(*Fragment)(nil),                  // 18: loopd.v1.Fragment
+	(*Heartbeat)(nil),                 // 19: loopd.v1.Heartbeat
+	(*End)(nil),                       // 20: loopd.v1.End
+	(*SubmitToolResultsRequest)(nil),  // 21: loopd.v1.SubmitToolResultsRequest
+	(*ToolResultInput)(nil),           // 22: loopd.v1.ToolResultInput
+	(*SubmitToolResultsResponse)(nil), // 23: loopd.v1.SubmitToolResultsResponse
+	(*ToolResultStatus)(nil),          // 24: loopd.v1.ToolResultStatus
+	(*ApproveToolCallRequest)(nil),    // 25: loopd.v1.ApproveToolCallRequest
+	(*DenyToolCallRequest)(nil),       // 26: loopd.v1.DenyToolCallRequest
+	(*ResolveToolCallRequest)(nil),    // 27: loopd.v1.ResolveToolCallRequest
+	nil,                               // 28: loopd.v1.CreateRunRequest.LabelsEntry
+	(*Limits)(nil),                    // 29: loopd.v1.Limits
+	(RunState)(0),                     // 30: loopd.v1.RunState
+	(*Run)(nil),                       // 31: loopd.v1.Run
+	(*durationpb.Duration)(nil),       // 32: google.protobuf.Duration
+	(*Message)(nil),                   // 33: loopd.v1.Message
+	(ToolCallState)(0),                // 34: loopd.v1.ToolCallState
+	(*ToolCall)(nil),                  // 35: loopd.v1.ToolCall
+	(*Event)(nil),                     // 36: loopd.v1.Event
+	(ErrorReason)(0),                  // 37: loopd.v1.ErrorReason
 }
 var file_loopd_v1_run_service_proto_depIdxs = []int32{
-	24, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
-	23, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
-	2,  // 2: loopd.v1.CreateRunRequest.attachments:type_name -> loopd.v1.Attachment
-	25, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
-	26, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
-	27, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	28, // 6: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
-	29, // 7: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
-	30, // 8: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
-	30, // 9: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
-	18, // 10: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
-	19, // 11: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
-	16, // 12: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
-	17, // 13: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
-	25, // 14: loopd.v1.End.state:type_name -> loopd.v1.RunState
-	0,  // 15: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
-	1,  // 16: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
-	3,  // 17: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
-	4,  // 18: loopd.v1.RunService.ListRuns:input_type -> loopd.v1.ListRunsRequest
-	6,  // 19: loopd.v1.RunService.WaitRun:input_type -> loopd.v1.WaitRunRequest
-	7,  // 20: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
-	8,  // 21: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
-	10, // 22: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
-	12, // 23: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
-	14, // 24: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
-	20, // 25: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
-	21, // 26: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
-	22, // 27: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
-	26, // 28: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
-	26, // 29: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
-	5,  // 30: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
-	26, // 31: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
-	26, // 32: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
-	9,  // 33: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
-	11, // 34: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
-	13, // 35: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
-	15, // 36: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
-	29, // 37: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
-	29, // 38: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
-	29, // 39: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
-	28, // [28:40] is the sub-list for method output_type
-	16, // [16:28] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	29, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
+	28, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
+	3,  // 2: loopd.v1.CreateRunRequest.attachments:type_name -> loopd.v1.Attachment
+	30, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
+	31, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
+	32, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	33, // 6: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
+	34, // 7: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
+	35, // 8: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
+	36, // 9: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
+	36, // 10: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
+	19, // 11: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
+	20, // 12: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
+	17, // 13: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
+	18, // 14: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
+	30, // 15: loopd.v1.End.state:type_name -> loopd.v1.RunState
+	22, // 16: loopd.v1.SubmitToolResultsRequest.results:type_name -> loopd.v1.ToolResultInput
+	31, // 17: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
+	24, // 18: loopd.v1.SubmitToolResultsResponse.results:type_name -> loopd.v1.ToolResultStatus
+	1,  // 19: loopd.v1.ToolResultStatus.status:type_name -> loopd.v1.ToolResultStatus.Status
+	37, // 20: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
+	0,  // 21: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
+	2,  // 22: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
+	4,  // 23: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
+	5,  // 24: loopd.v1.RunService.ListRuns:input_type -> loopd.v1.ListRunsRequest
+	7,  // 25: loopd.v1.RunService.WaitRun:input_type -> loopd.v1.WaitRunRequest
+	8,  // 26: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
+	9,  // 27: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
+	11, // 28: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
+	13, // 29: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
+	15, // 30: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
+	21, // 31: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
+	25, // 32: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
+	26, // 33: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
+	27, // 34: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
+	31, // 35: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
+	31, // 36: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
+	6,  // 37: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
+	31, // 38: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
+	31, // 39: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
+	10, // 40: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
+	12, // 41: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
+	14, // 42: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
+	16, // 43: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
+	23, // 44: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
+	35, // 45: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
+	35, // 46: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
+	35, // 47: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
+	35, // [35:48] is the sub-list for method output_type
+	22, // [22:35] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_run_service_proto_init() }
@@ -1810,6 +2229,7 @@ func file_loopd_v1_run_service_proto_init() {
 	if File_loopd_v1_run_service_proto != nil {
 		return
 	}
+	file_loopd_v1_errors_proto_init()
 	file_loopd_v1_event_proto_init()
 	file_loopd_v1_limits_proto_init()
 	file_loopd_v1_message_proto_init()
@@ -1826,13 +2246,17 @@ func file_loopd_v1_run_service_proto_init() {
 		(*StreamEventsResponse_End)(nil),
 		(*StreamEventsResponse_Delta)(nil),
 	}
+	file_loopd_v1_run_service_proto_msgTypes[20].OneofWrappers = []any{
+		(*ToolResultInput_Content)(nil),
+		(*ToolResultInput_Error)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_run_service_proto_rawDesc), len(file_loopd_v1_run_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   23,
+			NumEnums:      2,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

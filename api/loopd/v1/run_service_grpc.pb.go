@@ -19,18 +19,19 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RunService_CreateRun_FullMethodName       = "/loopd.v1.RunService/CreateRun"
-	RunService_GetRun_FullMethodName          = "/loopd.v1.RunService/GetRun"
-	RunService_ListRuns_FullMethodName        = "/loopd.v1.RunService/ListRuns"
-	RunService_WaitRun_FullMethodName         = "/loopd.v1.RunService/WaitRun"
-	RunService_CancelRun_FullMethodName       = "/loopd.v1.RunService/CancelRun"
-	RunService_ListMessages_FullMethodName    = "/loopd.v1.RunService/ListMessages"
-	RunService_ListToolCalls_FullMethodName   = "/loopd.v1.RunService/ListToolCalls"
-	RunService_ListEvents_FullMethodName      = "/loopd.v1.RunService/ListEvents"
-	RunService_StreamEvents_FullMethodName    = "/loopd.v1.RunService/StreamEvents"
-	RunService_ApproveToolCall_FullMethodName = "/loopd.v1.RunService/ApproveToolCall"
-	RunService_DenyToolCall_FullMethodName    = "/loopd.v1.RunService/DenyToolCall"
-	RunService_ResolveToolCall_FullMethodName = "/loopd.v1.RunService/ResolveToolCall"
+	RunService_CreateRun_FullMethodName         = "/loopd.v1.RunService/CreateRun"
+	RunService_GetRun_FullMethodName            = "/loopd.v1.RunService/GetRun"
+	RunService_ListRuns_FullMethodName          = "/loopd.v1.RunService/ListRuns"
+	RunService_WaitRun_FullMethodName           = "/loopd.v1.RunService/WaitRun"
+	RunService_CancelRun_FullMethodName         = "/loopd.v1.RunService/CancelRun"
+	RunService_ListMessages_FullMethodName      = "/loopd.v1.RunService/ListMessages"
+	RunService_ListToolCalls_FullMethodName     = "/loopd.v1.RunService/ListToolCalls"
+	RunService_ListEvents_FullMethodName        = "/loopd.v1.RunService/ListEvents"
+	RunService_StreamEvents_FullMethodName      = "/loopd.v1.RunService/StreamEvents"
+	RunService_SubmitToolResults_FullMethodName = "/loopd.v1.RunService/SubmitToolResults"
+	RunService_ApproveToolCall_FullMethodName   = "/loopd.v1.RunService/ApproveToolCall"
+	RunService_DenyToolCall_FullMethodName      = "/loopd.v1.RunService/DenyToolCall"
+	RunService_ResolveToolCall_FullMethodName   = "/loopd.v1.RunService/ResolveToolCall"
 )
 
 // RunServiceClient is the client API for RunService service.
@@ -46,7 +47,7 @@ type RunServiceClient interface {
 	CreateRun(ctx context.Context, in *CreateRunRequest, opts ...grpc.CallOption) (*Run, error)
 	// Reads a run.
 	GetRun(ctx context.Context, in *GetRunRequest, opts ...grpc.CallOption) (*Run, error)
-	// Lists runs, newest first.
+	// Lists runs, newest first; child runs too.
 	ListRuns(ctx context.Context, in *ListRunsRequest, opts ...grpc.CallOption) (*ListRunsResponse, error)
 	// Waits until the run has ended or requires an action, at most for the timeout, and returns it as it then is: read done and state.
 	WaitRun(ctx context.Context, in *WaitRunRequest, opts ...grpc.CallOption) (*Run, error)
@@ -54,13 +55,15 @@ type RunServiceClient interface {
 	CancelRun(ctx context.Context, in *CancelRunRequest, opts ...grpc.CallOption) (*Run, error)
 	// Lists the transcript of a run, oldest message first.
 	ListMessages(ctx context.Context, in *ListMessagesRequest, opts ...grpc.CallOption) (*ListMessagesResponse, error)
-	// Lists the tool calls of a run in the order the model asked for them.
+	// Lists the tool calls of a run in the order the model asked for them, or of all runs those that wait for somebody, by run.
 	ListToolCalls(ctx context.Context, in *ListToolCallsRequest, opts ...grpc.CallOption) (*ListToolCallsResponse, error)
 	// Lists the journal of a run, oldest event first. Over REST, a request that accepts text/event-stream gets StreamEvents as server-sent events instead, and may have its parameters.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// Streams the journal of a run, from any event on and live, until the run has ended. With include_deltas also answers while they are written; as server-sent events these are named "delta" and have no id.
 	StreamEvents(ctx context.Context, in *StreamEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamEventsResponse], error)
-	// Approves a call that awaits approval. The approval holds for exactly the arguments that were shown; the first decision counts.
+	// Brings results of tools that the caller runs itself: of all calls that await one, or of some. Each result stands for itself: the answer tells what became of it. A result counts once; to send the same again changes nothing.
+	SubmitToolResults(ctx context.Context, in *SubmitToolResultsRequest, opts ...grpc.CallOption) (*SubmitToolResultsResponse, error)
+	// Approves a call that awaits approval. The approval holds for exactly the arguments that were shown; the first decision counts. ApprovalService.Approve can edit the arguments as well.
 	ApproveToolCall(ctx context.Context, in *ApproveToolCallRequest, opts ...grpc.CallOption) (*ToolCall, error)
 	// Denies a call that awaits approval. The model is told, with the reason, and the run goes on.
 	DenyToolCall(ctx context.Context, in *DenyToolCallRequest, opts ...grpc.CallOption) (*ToolCall, error)
@@ -175,6 +178,16 @@ func (c *runServiceClient) StreamEvents(ctx context.Context, in *StreamEventsReq
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type RunService_StreamEventsClient = grpc.ServerStreamingClient[StreamEventsResponse]
 
+func (c *runServiceClient) SubmitToolResults(ctx context.Context, in *SubmitToolResultsRequest, opts ...grpc.CallOption) (*SubmitToolResultsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SubmitToolResultsResponse)
+	err := c.cc.Invoke(ctx, RunService_SubmitToolResults_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *runServiceClient) ApproveToolCall(ctx context.Context, in *ApproveToolCallRequest, opts ...grpc.CallOption) (*ToolCall, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ToolCall)
@@ -218,7 +231,7 @@ type RunServiceServer interface {
 	CreateRun(context.Context, *CreateRunRequest) (*Run, error)
 	// Reads a run.
 	GetRun(context.Context, *GetRunRequest) (*Run, error)
-	// Lists runs, newest first.
+	// Lists runs, newest first; child runs too.
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
 	// Waits until the run has ended or requires an action, at most for the timeout, and returns it as it then is: read done and state.
 	WaitRun(context.Context, *WaitRunRequest) (*Run, error)
@@ -226,13 +239,15 @@ type RunServiceServer interface {
 	CancelRun(context.Context, *CancelRunRequest) (*Run, error)
 	// Lists the transcript of a run, oldest message first.
 	ListMessages(context.Context, *ListMessagesRequest) (*ListMessagesResponse, error)
-	// Lists the tool calls of a run in the order the model asked for them.
+	// Lists the tool calls of a run in the order the model asked for them, or of all runs those that wait for somebody, by run.
 	ListToolCalls(context.Context, *ListToolCallsRequest) (*ListToolCallsResponse, error)
 	// Lists the journal of a run, oldest event first. Over REST, a request that accepts text/event-stream gets StreamEvents as server-sent events instead, and may have its parameters.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// Streams the journal of a run, from any event on and live, until the run has ended. With include_deltas also answers while they are written; as server-sent events these are named "delta" and have no id.
 	StreamEvents(*StreamEventsRequest, grpc.ServerStreamingServer[StreamEventsResponse]) error
-	// Approves a call that awaits approval. The approval holds for exactly the arguments that were shown; the first decision counts.
+	// Brings results of tools that the caller runs itself: of all calls that await one, or of some. Each result stands for itself: the answer tells what became of it. A result counts once; to send the same again changes nothing.
+	SubmitToolResults(context.Context, *SubmitToolResultsRequest) (*SubmitToolResultsResponse, error)
+	// Approves a call that awaits approval. The approval holds for exactly the arguments that were shown; the first decision counts. ApprovalService.Approve can edit the arguments as well.
 	ApproveToolCall(context.Context, *ApproveToolCallRequest) (*ToolCall, error)
 	// Denies a call that awaits approval. The model is told, with the reason, and the run goes on.
 	DenyToolCall(context.Context, *DenyToolCallRequest) (*ToolCall, error)
@@ -274,6 +289,9 @@ func (UnimplementedRunServiceServer) ListEvents(context.Context, *ListEventsRequ
 }
 func (UnimplementedRunServiceServer) StreamEvents(*StreamEventsRequest, grpc.ServerStreamingServer[StreamEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method StreamEvents not implemented")
+}
+func (UnimplementedRunServiceServer) SubmitToolResults(context.Context, *SubmitToolResultsRequest) (*SubmitToolResultsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SubmitToolResults not implemented")
 }
 func (UnimplementedRunServiceServer) ApproveToolCall(context.Context, *ApproveToolCallRequest) (*ToolCall, error) {
 	return nil, status.Error(codes.Unimplemented, "method ApproveToolCall not implemented")
@@ -460,6 +478,24 @@ func _RunService_StreamEvents_Handler(srv interface{}, stream grpc.ServerStream)
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type RunService_StreamEventsServer = grpc.ServerStreamingServer[StreamEventsResponse]
 
+func _RunService_SubmitToolResults_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SubmitToolResultsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunServiceServer).SubmitToolResults(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RunService_SubmitToolResults_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunServiceServer).SubmitToolResults(ctx, req.(*SubmitToolResultsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RunService_ApproveToolCall_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ApproveToolCallRequest)
 	if err := dec(in); err != nil {
@@ -552,6 +588,10 @@ var RunService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListEvents",
 			Handler:    _RunService_ListEvents_Handler,
+		},
+		{
+			MethodName: "SubmitToolResults",
+			Handler:    _RunService_SubmitToolResults_Handler,
 		},
 		{
 			MethodName: "ApproveToolCall",

@@ -13,6 +13,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -87,16 +88,366 @@ func (Effect) EnumDescriptor() ([]byte, []int) {
 	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{0}
 }
 
+// ApprovalMode says when a person must approve a call before it is sent.
+type ApprovalMode int32
+
+const (
+	// APPROVAL_MODE_ALWAYS for EFFECT_IRREVERSIBLE, else APPROVAL_MODE_NEVER.
+	ApprovalMode_APPROVAL_MODE_UNSPECIFIED ApprovalMode = 0
+	// No call needs one. Not for EFFECT_IRREVERSIBLE.
+	ApprovalMode_APPROVAL_MODE_NEVER ApprovalMode = 1
+	// Each call needs one.
+	ApprovalMode_APPROVAL_MODE_ALWAYS ApprovalMode = 2
+	// A call needs one if the condition holds, or cannot be judged. Not for EFFECT_IRREVERSIBLE.
+	ApprovalMode_APPROVAL_MODE_WHEN ApprovalMode = 3
+)
+
+// Enum value maps for ApprovalMode.
+var (
+	ApprovalMode_name = map[int32]string{
+		0: "APPROVAL_MODE_UNSPECIFIED",
+		1: "APPROVAL_MODE_NEVER",
+		2: "APPROVAL_MODE_ALWAYS",
+		3: "APPROVAL_MODE_WHEN",
+	}
+	ApprovalMode_value = map[string]int32{
+		"APPROVAL_MODE_UNSPECIFIED": 0,
+		"APPROVAL_MODE_NEVER":       1,
+		"APPROVAL_MODE_ALWAYS":      2,
+		"APPROVAL_MODE_WHEN":        3,
+	}
+)
+
+func (x ApprovalMode) Enum() *ApprovalMode {
+	p := new(ApprovalMode)
+	*p = x
+	return p
+}
+
+func (x ApprovalMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ApprovalMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_loopd_v1_tool_proto_enumTypes[1].Descriptor()
+}
+
+func (ApprovalMode) Type() protoreflect.EnumType {
+	return &file_loopd_v1_tool_proto_enumTypes[1]
+}
+
+func (x ApprovalMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ApprovalMode.Descriptor instead.
+func (ApprovalMode) EnumDescriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{1}
+}
+
+// Builtin is a tool that loopd runs itself.
+type Builtin int32
+
+const (
+	// Not a tool.
+	Builtin_BUILTIN_UNSPECIFIED Builtin = 0
+	// Waits until a time, or until the result of a pollable tool changes, without asking the model meanwhile.
+	Builtin_BUILTIN_WAIT Builtin = 1
+	// Puts a question before a person; see ApprovalService.Answer.
+	Builtin_BUILTIN_ASK_HUMAN Builtin = 2
+	// Gives the final answer as structured arguments.
+	Builtin_BUILTIN_FINISH Builtin = 3
+	// Reads a note of the agent.
+	Builtin_BUILTIN_MEMORY_GET Builtin = 4
+	// Writes a note of the agent.
+	Builtin_BUILTIN_MEMORY_PUT Builtin = 5
+	// Finds notes of the agent.
+	Builtin_BUILTIN_MEMORY_SEARCH Builtin = 6
+)
+
+// Enum value maps for Builtin.
+var (
+	Builtin_name = map[int32]string{
+		0: "BUILTIN_UNSPECIFIED",
+		1: "BUILTIN_WAIT",
+		2: "BUILTIN_ASK_HUMAN",
+		3: "BUILTIN_FINISH",
+		4: "BUILTIN_MEMORY_GET",
+		5: "BUILTIN_MEMORY_PUT",
+		6: "BUILTIN_MEMORY_SEARCH",
+	}
+	Builtin_value = map[string]int32{
+		"BUILTIN_UNSPECIFIED":   0,
+		"BUILTIN_WAIT":          1,
+		"BUILTIN_ASK_HUMAN":     2,
+		"BUILTIN_FINISH":        3,
+		"BUILTIN_MEMORY_GET":    4,
+		"BUILTIN_MEMORY_PUT":    5,
+		"BUILTIN_MEMORY_SEARCH": 6,
+	}
+)
+
+func (x Builtin) Enum() *Builtin {
+	p := new(Builtin)
+	*p = x
+	return p
+}
+
+func (x Builtin) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Builtin) Descriptor() protoreflect.EnumDescriptor {
+	return file_loopd_v1_tool_proto_enumTypes[2].Descriptor()
+}
+
+func (Builtin) Type() protoreflect.EnumType {
+	return &file_loopd_v1_tool_proto_enumTypes[2]
+}
+
+func (x Builtin) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Builtin.Descriptor instead.
+func (Builtin) EnumDescriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{2}
+}
+
+// HttpBody is how arguments travel in the body of a request.
+type HttpBody int32
+
+const (
+	// HTTP_BODY_JSON with methods that have a body.
+	HttpBody_HTTP_BODY_UNSPECIFIED HttpBody = 0
+	// As a JSON object.
+	HttpBody_HTTP_BODY_JSON HttpBody = 1
+	// As application/x-www-form-urlencoded.
+	HttpBody_HTTP_BODY_FORM HttpBody = 2
+	// Not at all.
+	HttpBody_HTTP_BODY_NONE HttpBody = 3
+)
+
+// Enum value maps for HttpBody.
+var (
+	HttpBody_name = map[int32]string{
+		0: "HTTP_BODY_UNSPECIFIED",
+		1: "HTTP_BODY_JSON",
+		2: "HTTP_BODY_FORM",
+		3: "HTTP_BODY_NONE",
+	}
+	HttpBody_value = map[string]int32{
+		"HTTP_BODY_UNSPECIFIED": 0,
+		"HTTP_BODY_JSON":        1,
+		"HTTP_BODY_FORM":        2,
+		"HTTP_BODY_NONE":        3,
+	}
+)
+
+func (x HttpBody) Enum() *HttpBody {
+	p := new(HttpBody)
+	*p = x
+	return p
+}
+
+func (x HttpBody) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (HttpBody) Descriptor() protoreflect.EnumDescriptor {
+	return file_loopd_v1_tool_proto_enumTypes[3].Descriptor()
+}
+
+func (HttpBody) Type() protoreflect.EnumType {
+	return &file_loopd_v1_tool_proto_enumTypes[3]
+}
+
+func (x HttpBody) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use HttpBody.Descriptor instead.
+func (HttpBody) EnumDescriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{3}
+}
+
+// RegisteredTool is a tool under a name, which agents refer to. A version never
+// changes, and an agent version is pinned to the tool versions that it was made
+// with: an update makes the next version.
+type RegisteredTool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Resource name, "tools/{tool}". Empty in a create: tool_id gives it.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The name that people read. At most 128 characters. Default: the tool id.
+	DisplayName string `protobuf:"bytes,2,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
+	// The version shown, counting from 1. 0: it is a proposal, and does not exist.
+	Version int64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// When the tool was created.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// When the version shown was made.
+	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	// When the tool was archived. Absent: it is in use.
+	ArchiveTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=archive_time,json=archiveTime,proto3" json:"archive_time,omitempty"`
+	// Labels of the tool, for people and filters. Limits as in Agent.labels.
+	Labels map[string]string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The definition.
+	Spec          *Tool `protobuf:"bytes,8,opt,name=spec,proto3" json:"spec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegisteredTool) Reset() {
+	*x = RegisteredTool{}
+	mi := &file_loopd_v1_tool_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegisteredTool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegisteredTool) ProtoMessage() {}
+
+func (x *RegisteredTool) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_tool_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegisteredTool.ProtoReflect.Descriptor instead.
+func (*RegisteredTool) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RegisteredTool) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RegisteredTool) GetDisplayName() string {
+	if x != nil {
+		return x.DisplayName
+	}
+	return ""
+}
+
+func (x *RegisteredTool) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *RegisteredTool) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *RegisteredTool) GetUpdateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdateTime
+	}
+	return nil
+}
+
+func (x *RegisteredTool) GetArchiveTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ArchiveTime
+	}
+	return nil
+}
+
+func (x *RegisteredTool) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *RegisteredTool) GetSpec() *Tool {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+// ApprovalRule says when a person must approve a call. A policy may approve in
+// the person's place; see PolicyService.
+type ApprovalRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When. An EFFECT_IRREVERSIBLE tool takes APPROVAL_MODE_ALWAYS only.
+	Mode ApprovalMode `protobuf:"varint,1,opt,name=mode,proto3,enum=loopd.v1.ApprovalMode" json:"mode,omitempty"`
+	// A CEL condition over args, tool and run, such as "args.amount > 100". At most 4096 characters. Only with APPROVAL_MODE_WHEN.
+	When          string `protobuf:"bytes,2,opt,name=when,proto3" json:"when,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovalRule) Reset() {
+	*x = ApprovalRule{}
+	mi := &file_loopd_v1_tool_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovalRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovalRule) ProtoMessage() {}
+
+func (x *ApprovalRule) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_tool_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovalRule.ProtoReflect.Descriptor instead.
+func (*ApprovalRule) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ApprovalRule) GetMode() ApprovalMode {
+	if x != nil {
+		return x.Mode
+	}
+	return ApprovalMode_APPROVAL_MODE_UNSPECIFIED
+}
+
+func (x *ApprovalRule) GetWhen() string {
+	if x != nil {
+		return x.When
+	}
+	return ""
+}
+
 // Tool is something that the model may ask loopd to call.
 type Tool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name that the model uses: 1 to 64 letters, digits, "_" or "-"; unique in the agent.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What the tool does and when to use it, for the model. At most 4096 characters.
+	// What the tool does and when to use it, for the model. At most 4096 characters. Default for a built-in tool: loopd's own.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of the arguments; its type must be "object". Absent: any object. At most 64 KiB as JSON; references to other documents are refused.
+	// JSON Schema of the arguments; its type must be "object". At most 64 KiB as JSON; references to other documents are refused. Absent: any object; of an agent: the text "input". Not for a built-in tool, whose schema is loopd's own.
 	InputSchema *structpb.Struct `protobuf:"bytes,3,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
-	// What a call may change. Unspecified counts as EFFECT_IRREVERSIBLE.
+	// What a call may change. Unspecified counts as EFFECT_IRREVERSIBLE. Of an agent, what starting it may change: its own tools have their own effects. Not for a built-in tool, whose effect is loopd's own.
 	Effect Effect `protobuf:"varint,4,opt,name=effect,proto3,enum=loopd.v1.Effect" json:"effect,omitempty"`
 	// How long one call may take, from 1 ms to 10 minutes. Absent: 30 seconds.
 	Timeout *durationpb.Duration `protobuf:"bytes,5,opt,name=timeout,proto3" json:"timeout,omitempty"`
@@ -113,14 +464,22 @@ type Tool struct {
 	// Types that are valid to be assigned to Kind:
 	//
 	//	*Tool_Http
-	Kind          isTool_Kind `protobuf_oneof:"kind"`
+	//	*Tool_Mcp
+	//	*Tool_Client
+	//	*Tool_Agent
+	//	*Tool_Builtin
+	Kind isTool_Kind `protobuf_oneof:"kind"`
+	// When a person must approve a call before it is sent. Absent: for EFFECT_IRREVERSIBLE always, else never.
+	Approval *ApprovalRule `protobuf:"bytes,11,opt,name=approval,proto3" json:"approval,omitempty"`
+	// Name of an EFFECT_READ_ONLY tool of the same agent that can tell whether a call took effect. When a call is in doubt it is called with the arguments key, tool and arguments, and answers with a JSON object: took_effect, and result if it did. Not asked about EFFECT_IRREVERSIBLE calls, which are for a person. Empty: a person is asked at once.
+	Verify        string `protobuf:"bytes,12,opt,name=verify,proto3" json:"verify,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Tool) Reset() {
 	*x = Tool{}
-	mi := &file_loopd_v1_tool_proto_msgTypes[0]
+	mi := &file_loopd_v1_tool_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -132,7 +491,7 @@ func (x *Tool) String() string {
 func (*Tool) ProtoMessage() {}
 
 func (x *Tool) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_tool_proto_msgTypes[0]
+	mi := &file_loopd_v1_tool_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -145,7 +504,7 @@ func (x *Tool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tool.ProtoReflect.Descriptor instead.
 func (*Tool) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{0}
+	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Tool) GetName() string {
@@ -227,6 +586,56 @@ func (x *Tool) GetHttp() *HttpTool {
 	return nil
 }
 
+func (x *Tool) GetMcp() *McpTool {
+	if x != nil {
+		if x, ok := x.Kind.(*Tool_Mcp); ok {
+			return x.Mcp
+		}
+	}
+	return nil
+}
+
+func (x *Tool) GetClient() *ClientTool {
+	if x != nil {
+		if x, ok := x.Kind.(*Tool_Client); ok {
+			return x.Client
+		}
+	}
+	return nil
+}
+
+func (x *Tool) GetAgent() *AgentTool {
+	if x != nil {
+		if x, ok := x.Kind.(*Tool_Agent); ok {
+			return x.Agent
+		}
+	}
+	return nil
+}
+
+func (x *Tool) GetBuiltin() Builtin {
+	if x != nil {
+		if x, ok := x.Kind.(*Tool_Builtin); ok {
+			return x.Builtin
+		}
+	}
+	return Builtin_BUILTIN_UNSPECIFIED
+}
+
+func (x *Tool) GetApproval() *ApprovalRule {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+func (x *Tool) GetVerify() string {
+	if x != nil {
+		return x.Verify
+	}
+	return ""
+}
+
 type isTool_Kind interface {
 	isTool_Kind()
 }
@@ -236,27 +645,67 @@ type Tool_Http struct {
 	Http *HttpTool `protobuf:"bytes,10,opt,name=http,proto3,oneof"`
 }
 
+type Tool_Mcp struct {
+	// A tool of an MCP server.
+	Mcp *McpTool `protobuf:"bytes,13,opt,name=mcp,proto3,oneof"`
+}
+
+type Tool_Client struct {
+	// A tool that the caller of the run runs itself.
+	Client *ClientTool `protobuf:"bytes,14,opt,name=client,proto3,oneof"`
+}
+
+type Tool_Agent struct {
+	// An agent: each call is a run of its own.
+	Agent *AgentTool `protobuf:"bytes,15,opt,name=agent,proto3,oneof"`
+}
+
+type Tool_Builtin struct {
+	// A tool of loopd's own.
+	Builtin Builtin `protobuf:"varint,16,opt,name=builtin,proto3,enum=loopd.v1.Builtin,oneof"`
+}
+
 func (*Tool_Http) isTool_Kind() {}
 
-// HttpTool calls an HTTP endpoint. The arguments of GET and DELETE go to the
-// query string, those of other methods are the JSON body. loopd sends the call's
-// idempotency key in the Idempotency-Key header of every request, follows no
-// redirects, and reaches only the networks that the operator allows.
+func (*Tool_Mcp) isTool_Kind() {}
+
+func (*Tool_Client) isTool_Kind() {}
+
+func (*Tool_Agent) isTool_Kind() {}
+
+func (*Tool_Builtin) isTool_Kind() {}
+
+// HttpTool calls an HTTP endpoint. In url, query, headers and body_template,
+// {name} stands for an argument. loopd sends the call's idempotency key in the
+// Idempotency-Key header of every request, follows no redirects, and reaches only
+// the networks that the operator allows.
 type HttpTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The HTTP method: GET, POST, PUT, PATCH or DELETE.
+	// The HTTP method: GET, HEAD, POST, PUT, PATCH or DELETE.
 	Method string `protobuf:"bytes,1,opt,name=method,proto3" json:"method,omitempty"`
-	// The absolute http or https URL, without user or password. At most 2048 characters.
+	// The absolute http or https URL, without user or password. {name} may stand in its path, for an argument that the schema requires. At most 2048 characters.
 	Url string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
 	// Headers by name. A value may hold references such as "${secret:CRM_TOKEN}": the worker replaces them when it sends the request, from its environment variable LOOPD_SECRET_CRM_TOKEN, and never stores the secret. At most 32, names at most 64 characters, values at most 4096 printable ones.
-	Headers       map[string]string `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Headers map[string]string `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Parameters of the query string; one whose argument was not given is left out. At most 64, names at most 128 characters, values at most 4096. Empty: with GET, HEAD and DELETE every argument that the URL does not name, unless no_default_query.
+	Query map[string]string `protobuf:"bytes,4,rep,name=query,proto3" json:"query,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// True: an empty query is sent as such. Default false.
+	NoDefaultQuery bool `protobuf:"varint,5,opt,name=no_default_query,json=noDefaultQuery,proto3" json:"no_default_query,omitempty"`
+	// How arguments travel in the body.
+	Body HttpBody `protobuf:"varint,6,opt,name=body,proto3,enum=loopd.v1.HttpBody" json:"body,omitempty"`
+	// A JSON body of another shape than the arguments. A string in it that is exactly "{name}" becomes the argument with its type. Absent: the arguments themselves.
+	BodyTemplate *structpb.Value `protobuf:"bytes,7,opt,name=body_template,json=bodyTemplate,proto3" json:"body_template,omitempty"`
+	// JSON pointer (RFC 6901) to what the model sees of the answer, such as "/data/order". At most 256 characters. Empty: all of it.
+	Result string `protobuf:"bytes,8,opt,name=result,proto3" json:"result,omitempty"`
+	// Name of the secret with which requests are signed, by the scheme of Standard Webhooks, so that the tool can tell that they come from loopd. At most 64 letters, digits, "_", "." and "-". Empty: they are not signed.
+	SigningSecret string `protobuf:"bytes,9,opt,name=signing_secret,json=signingSecret,proto3" json:"signing_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HttpTool) Reset() {
 	*x = HttpTool{}
-	mi := &file_loopd_v1_tool_proto_msgTypes[1]
+	mi := &file_loopd_v1_tool_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -268,7 +717,7 @@ func (x *HttpTool) String() string {
 func (*HttpTool) ProtoMessage() {}
 
 func (x *HttpTool) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_tool_proto_msgTypes[1]
+	mi := &file_loopd_v1_tool_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -281,7 +730,7 @@ func (x *HttpTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpTool.ProtoReflect.Descriptor instead.
 func (*HttpTool) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{1}
+	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HttpTool) GetMethod() string {
@@ -305,11 +754,260 @@ func (x *HttpTool) GetHeaders() map[string]string {
 	return nil
 }
 
+func (x *HttpTool) GetQuery() map[string]string {
+	if x != nil {
+		return x.Query
+	}
+	return nil
+}
+
+func (x *HttpTool) GetNoDefaultQuery() bool {
+	if x != nil {
+		return x.NoDefaultQuery
+	}
+	return false
+}
+
+func (x *HttpTool) GetBody() HttpBody {
+	if x != nil {
+		return x.Body
+	}
+	return HttpBody_HTTP_BODY_UNSPECIFIED
+}
+
+func (x *HttpTool) GetBodyTemplate() *structpb.Value {
+	if x != nil {
+		return x.BodyTemplate
+	}
+	return nil
+}
+
+func (x *HttpTool) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *HttpTool) GetSigningSecret() string {
+	if x != nil {
+		return x.SigningSecret
+	}
+	return ""
+}
+
+// McpTool calls a tool of an MCP server over streamable HTTP. The server's
+// annotations can make the declared effect stricter, never looser.
+type McpTool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The server's absolute http or https URL, without user or password. At most 2048 characters.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// Headers by name, as in HttpTool.headers.
+	Headers map[string]string `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The tool's name on the server: 1 to 128 characters.
+	Tool string `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
+	// SHA-256 of the definition that somebody read and accepted, in lower-case hex; see McpDefinition.hash. While the server shows another one the tool is in quarantine, and is not called. To accept the new one, update the tool. Empty: any definition is accepted.
+	Hash          string `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *McpTool) Reset() {
+	*x = McpTool{}
+	mi := &file_loopd_v1_tool_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *McpTool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*McpTool) ProtoMessage() {}
+
+func (x *McpTool) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_tool_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use McpTool.ProtoReflect.Descriptor instead.
+func (*McpTool) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *McpTool) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *McpTool) GetHeaders() map[string]string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *McpTool) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *McpTool) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+// ClientTool is run by the caller: the run requires the action KIND_SUBMIT until
+// RunService.SubmitToolResults brings the result.
+type ClientTool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long a result is waited for, from 1 s to 7 days. Afterwards the call has timed out or, if it may have changed something, is in doubt. Absent: 1 hour.
+	Wait          *durationpb.Duration `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClientTool) Reset() {
+	*x = ClientTool{}
+	mi := &file_loopd_v1_tool_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClientTool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClientTool) ProtoMessage() {}
+
+func (x *ClientTool) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_tool_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClientTool.ProtoReflect.Descriptor instead.
+func (*ClientTool) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ClientTool) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+// AgentTool is an agent. A call is a child run with its own iterations and guards;
+// its money, tokens and time come out of what its parent has left, and what it
+// did counts as its parent's.
+type AgentTool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent, "agents/{agent}". Agents that start each other in a circle are refused.
+	Agent string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// The agent version, counting from 1. 0: the newest, which is pinned when the version of the agent or tool that says so is made.
+	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// True: the child answers for its parent, which ends with the child's answer. Default false: the model reads the answer as a result.
+	HandOver      bool `protobuf:"varint,3,opt,name=hand_over,json=handOver,proto3" json:"hand_over,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentTool) Reset() {
+	*x = AgentTool{}
+	mi := &file_loopd_v1_tool_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentTool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentTool) ProtoMessage() {}
+
+func (x *AgentTool) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_tool_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentTool.ProtoReflect.Descriptor instead.
+func (*AgentTool) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AgentTool) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *AgentTool) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *AgentTool) GetHandOver() bool {
+	if x != nil {
+		return x.HandOver
+	}
+	return false
+}
+
 var File_loopd_v1_tool_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_tool_proto_rawDesc = "" +
 	"\n" +
-	"\x13loopd/v1/tool.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xdc\x04\n" +
+	"\x13loopd/v1/tool.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x05\n" +
+	"\x0eRegisteredTool\x12I\n" +
+	"\x04name\x18\x01 \x01(\tB5\xe2A\x01\b\xbaH.\xd8\x01\x01r)2'^tools/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x04name\x12+\n" +
+	"\fdisplay_name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\vdisplayName\x12\x1e\n" +
+	"\aversion\x18\x03 \x01(\x03B\x04\xe2A\x01\x03R\aversion\x12A\n" +
+	"\vcreate_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampB\x04\xe2A\x01\x03R\n" +
+	"createTime\x12A\n" +
+	"\vupdate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x04\xe2A\x01\x03R\n" +
+	"updateTime\x12C\n" +
+	"\farchive_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampB\x04\xe2A\x01\x03R\varchiveTime\x12z\n" +
+	"\x06labels\x18\a \x03(\v2$.loopd.v1.RegisteredTool.LabelsEntryB<\xbaH9\x9a\x016\x10 \"+r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$*\x05r\x03\x18\x80\x02R\x06labels\x12.\n" +
+	"\x04spec\x18\b \x01(\v2\x0e.loopd.v1.ToolB\n" +
+	"\xe2A\x01\x02\xbaH\x03\xc8\x01\x01R\x04spec\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:.\xeaA+\n" +
+	"\x0eloopd.dev/Tool\x12\ftools/{tool}*\x05tools2\x04tool\"\xf6\x01\n" +
+	"\fApprovalRule\x124\n" +
+	"\x04mode\x18\x01 \x01(\x0e2\x16.loopd.v1.ApprovalModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12\x1c\n" +
+	"\x04when\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x04when:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n" +
+	"\x17approval.when_with_mode\x12Hwhen goes with APPROVAL_MODE_WHEN, and only with it: set both or neither\x1a%(this.mode == 3) == (this.when != '')\"\x85\a\n" +
 	"\x04Tool\x127\n" +
 	"\x04name\x18\x01 \x01(\tB#\xe2A\x01\x02\xbaH\x1c\xc8\x01\x01r\x172\x15^[a-zA-Z0-9_-]{1,64}$R\x04name\x12*\n" +
 	"\vdescription\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\vdescription\x12:\n" +
@@ -321,22 +1019,74 @@ const file_loopd_v1_tool_proto_rawDesc = "" +
 	"\rvolatile_args\x18\b \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10 \"\ar\x05\x10\x01\x18\x80\x01R\fvolatileArgs\x12Y\n" +
 	"\x15volatile_result_paths\x18\t \x03(\tB%\xbaH\"\x92\x01\x1f\x10 \"\x1br\x19\x18\x80\x022\x14^(/([^~/]|~[01])*)+$R\x13volatileResultPaths\x12(\n" +
 	"\x04http\x18\n" +
-	" \x01(\v2\x12.loopd.v1.HttpToolH\x00R\x04httpB\r\n" +
+	" \x01(\v2\x12.loopd.v1.HttpToolH\x00R\x04http\x12%\n" +
+	"\x03mcp\x18\r \x01(\v2\x11.loopd.v1.McpToolH\x00R\x03mcp\x12.\n" +
+	"\x06client\x18\x0e \x01(\v2\x14.loopd.v1.ClientToolH\x00R\x06client\x12+\n" +
+	"\x05agent\x18\x0f \x01(\v2\x13.loopd.v1.AgentToolH\x00R\x05agent\x129\n" +
+	"\abuiltin\x18\x10 \x01(\x0e2\x11.loopd.v1.BuiltinB\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00H\x00R\abuiltin\x122\n" +
+	"\bapproval\x18\v \x01(\v2\x16.loopd.v1.ApprovalRuleR\bapproval\x124\n" +
+	"\x06verify\x18\f \x01(\tB\x1c\xbaH\x19r\x172\x15^[a-zA-Z0-9_-]{0,64}$R\x06verifyB\r\n" +
 	"\x04kind\x12\x05\xbaH\x02\b\x01B\x13\n" +
-	"\x11_max_result_bytes\"\xc2\x02\n" +
-	"\bHttpTool\x12@\n" +
-	"\x06method\x18\x01 \x01(\tB(\xe2A\x01\x02\xbaH!r\x1fR\x03GETR\x04POSTR\x03PUTR\x05PATCHR\x06DELETER\x06method\x12@\n" +
-	"\x03url\x18\x02 \x01(\tB.\xe2A\x01\x02\xbaH'r%\x18\x80\x102\x1d^https?://[^@/?#]+([/?#].*)?$\x88\x01\x01R\x03url\x12v\n" +
-	"\aheaders\x18\x03 \x03(\v2\x1f.loopd.v1.HttpTool.HeadersEntryB;\xbaH8\x9a\x015\x10 \"\x18r\x162\x14^[A-Za-z0-9-]{1,64}$*\x17r\x15\x18\x80 2\x10^[\\t\\x20-\\x7E]*$R\aheaders\x1a:\n" +
+	"\x11_max_result_bytes\"\xea\x05\n" +
+	"\bHttpTool\x12F\n" +
+	"\x06method\x18\x01 \x01(\tB.\xe2A\x01\x02\xbaH'r%R\x03GETR\x04HEADR\x04POSTR\x03PUTR\x05PATCHR\x06DELETER\x06method\x12B\n" +
+	"\x03url\x18\x02 \x01(\tB0\xe2A\x01\x02\xbaH)r'\x18\x80\x102\"^https?://[^@/?#{}\\s]+([/?#]\\S*)?$R\x03url\x12v\n" +
+	"\aheaders\x18\x03 \x03(\v2\x1f.loopd.v1.HttpTool.HeadersEntryB;\xbaH8\x9a\x015\x10 \"\x18r\x162\x14^[A-Za-z0-9-]{1,64}$*\x17r\x15\x18\x80 2\x10^[\\t\\x20-\\x7E]*$R\aheaders\x12M\n" +
+	"\x05query\x18\x04 \x03(\v2\x1d.loopd.v1.HttpTool.QueryEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\ar\x05\x10\x01\x18\x80\x01*\x05r\x03\x18\x80 R\x05query\x12(\n" +
+	"\x10no_default_query\x18\x05 \x01(\bR\x0enoDefaultQuery\x120\n" +
+	"\x04body\x18\x06 \x01(\x0e2\x12.loopd.v1.HttpBodyB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04body\x12;\n" +
+	"\rbody_template\x18\a \x01(\v2\x16.google.protobuf.ValueR\fbodyTemplate\x126\n" +
+	"\x06result\x18\b \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x022\x14^(/([^~/]|~[01])*)*$R\x06result\x12D\n" +
+	"\x0esigning_secret\x18\t \x01(\tB\x1d\xbaH\x1ar\x182\x16^[A-Za-z0-9_.-]{0,64}$R\rsigningSecret\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*~\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a8\n" +
+	"\n" +
+	"QueryEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd1\x02\n" +
+	"\aMcpTool\x12@\n" +
+	"\x03url\x18\x01 \x01(\tB.\xe2A\x01\x02\xbaH'r%\x18\x80\x102\x1d^https?://[^@/?#]+([/?#].*)?$\x88\x01\x01R\x03url\x12u\n" +
+	"\aheaders\x18\x02 \x03(\v2\x1e.loopd.v1.McpTool.HeadersEntryB;\xbaH8\x9a\x015\x10 \"\x18r\x162\x14^[A-Za-z0-9-]{1,64}$*\x17r\x15\x18\x80 2\x10^[\\t\\x20-\\x7E]*$R\aheaders\x12#\n" +
+	"\x04tool\x18\x03 \x01(\tB\x0f\xe2A\x01\x02\xbaH\b\xc8\x01\x01r\x03\x18\x80\x01R\x04tool\x12,\n" +
+	"\x04hash\x18\x04 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x04hash\x1a:\n" +
+	"\fHeadersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"M\n" +
+	"\n" +
+	"ClientTool\x12?\n" +
+	"\x04wait\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xf5$2\x02\b\x01R\x04wait\"\xad\x01\n" +
+	"\tAgentTool\x12`\n" +
+	"\x05agent\x18\x01 \x01(\tBJ\xe2A\x01\x02\xfaA\x11\n" +
+	"\x0floopd.dev/Agent\xbaH/\xc8\x01\x01r*2(^agents/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x05agent\x12!\n" +
+	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\aversion\x12\x1b\n" +
+	"\thand_over\x18\x03 \x01(\bR\bhandOver*~\n" +
 	"\x06Effect\x12\x16\n" +
 	"\x12EFFECT_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10EFFECT_READ_ONLY\x10\x01\x12\x15\n" +
 	"\x11EFFECT_IDEMPOTENT\x10\x02\x12\x16\n" +
 	"\x12EFFECT_SIDE_EFFECT\x10\x03\x12\x17\n" +
-	"\x13EFFECT_IRREVERSIBLE\x10\x04B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x13EFFECT_IRREVERSIBLE\x10\x04*x\n" +
+	"\fApprovalMode\x12\x1d\n" +
+	"\x19APPROVAL_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13APPROVAL_MODE_NEVER\x10\x01\x12\x18\n" +
+	"\x14APPROVAL_MODE_ALWAYS\x10\x02\x12\x16\n" +
+	"\x12APPROVAL_MODE_WHEN\x10\x03*\xaa\x01\n" +
+	"\aBuiltin\x12\x17\n" +
+	"\x13BUILTIN_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fBUILTIN_WAIT\x10\x01\x12\x15\n" +
+	"\x11BUILTIN_ASK_HUMAN\x10\x02\x12\x12\n" +
+	"\x0eBUILTIN_FINISH\x10\x03\x12\x16\n" +
+	"\x12BUILTIN_MEMORY_GET\x10\x04\x12\x16\n" +
+	"\x12BUILTIN_MEMORY_PUT\x10\x05\x12\x19\n" +
+	"\x15BUILTIN_MEMORY_SEARCH\x10\x06*a\n" +
+	"\bHttpBody\x12\x19\n" +
+	"\x15HTTP_BODY_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eHTTP_BODY_JSON\x10\x01\x12\x12\n" +
+	"\x0eHTTP_BODY_FORM\x10\x02\x12\x12\n" +
+	"\x0eHTTP_BODY_NONE\x10\x03B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_tool_proto_rawDescOnce sync.Once
@@ -350,27 +1100,56 @@ func file_loopd_v1_tool_proto_rawDescGZIP() []byte {
 	return file_loopd_v1_tool_proto_rawDescData
 }
 
-var file_loopd_v1_tool_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_loopd_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_loopd_v1_tool_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_loopd_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_loopd_v1_tool_proto_goTypes = []any{
-	(Effect)(0),                 // 0: loopd.v1.Effect
-	(*Tool)(nil),                // 1: loopd.v1.Tool
-	(*HttpTool)(nil),            // 2: loopd.v1.HttpTool
-	nil,                         // 3: loopd.v1.HttpTool.HeadersEntry
-	(*structpb.Struct)(nil),     // 4: google.protobuf.Struct
-	(*durationpb.Duration)(nil), // 5: google.protobuf.Duration
+	(Effect)(0),                   // 0: loopd.v1.Effect
+	(ApprovalMode)(0),             // 1: loopd.v1.ApprovalMode
+	(Builtin)(0),                  // 2: loopd.v1.Builtin
+	(HttpBody)(0),                 // 3: loopd.v1.HttpBody
+	(*RegisteredTool)(nil),        // 4: loopd.v1.RegisteredTool
+	(*ApprovalRule)(nil),          // 5: loopd.v1.ApprovalRule
+	(*Tool)(nil),                  // 6: loopd.v1.Tool
+	(*HttpTool)(nil),              // 7: loopd.v1.HttpTool
+	(*McpTool)(nil),               // 8: loopd.v1.McpTool
+	(*ClientTool)(nil),            // 9: loopd.v1.ClientTool
+	(*AgentTool)(nil),             // 10: loopd.v1.AgentTool
+	nil,                           // 11: loopd.v1.RegisteredTool.LabelsEntry
+	nil,                           // 12: loopd.v1.HttpTool.HeadersEntry
+	nil,                           // 13: loopd.v1.HttpTool.QueryEntry
+	nil,                           // 14: loopd.v1.McpTool.HeadersEntry
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),       // 16: google.protobuf.Struct
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(*structpb.Value)(nil),        // 18: google.protobuf.Value
 }
 var file_loopd_v1_tool_proto_depIdxs = []int32{
-	4, // 0: loopd.v1.Tool.input_schema:type_name -> google.protobuf.Struct
-	0, // 1: loopd.v1.Tool.effect:type_name -> loopd.v1.Effect
-	5, // 2: loopd.v1.Tool.timeout:type_name -> google.protobuf.Duration
-	2, // 3: loopd.v1.Tool.http:type_name -> loopd.v1.HttpTool
-	3, // 4: loopd.v1.HttpTool.headers:type_name -> loopd.v1.HttpTool.HeadersEntry
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	15, // 0: loopd.v1.RegisteredTool.create_time:type_name -> google.protobuf.Timestamp
+	15, // 1: loopd.v1.RegisteredTool.update_time:type_name -> google.protobuf.Timestamp
+	15, // 2: loopd.v1.RegisteredTool.archive_time:type_name -> google.protobuf.Timestamp
+	11, // 3: loopd.v1.RegisteredTool.labels:type_name -> loopd.v1.RegisteredTool.LabelsEntry
+	6,  // 4: loopd.v1.RegisteredTool.spec:type_name -> loopd.v1.Tool
+	1,  // 5: loopd.v1.ApprovalRule.mode:type_name -> loopd.v1.ApprovalMode
+	16, // 6: loopd.v1.Tool.input_schema:type_name -> google.protobuf.Struct
+	0,  // 7: loopd.v1.Tool.effect:type_name -> loopd.v1.Effect
+	17, // 8: loopd.v1.Tool.timeout:type_name -> google.protobuf.Duration
+	7,  // 9: loopd.v1.Tool.http:type_name -> loopd.v1.HttpTool
+	8,  // 10: loopd.v1.Tool.mcp:type_name -> loopd.v1.McpTool
+	9,  // 11: loopd.v1.Tool.client:type_name -> loopd.v1.ClientTool
+	10, // 12: loopd.v1.Tool.agent:type_name -> loopd.v1.AgentTool
+	2,  // 13: loopd.v1.Tool.builtin:type_name -> loopd.v1.Builtin
+	5,  // 14: loopd.v1.Tool.approval:type_name -> loopd.v1.ApprovalRule
+	12, // 15: loopd.v1.HttpTool.headers:type_name -> loopd.v1.HttpTool.HeadersEntry
+	13, // 16: loopd.v1.HttpTool.query:type_name -> loopd.v1.HttpTool.QueryEntry
+	3,  // 17: loopd.v1.HttpTool.body:type_name -> loopd.v1.HttpBody
+	18, // 18: loopd.v1.HttpTool.body_template:type_name -> google.protobuf.Value
+	14, // 19: loopd.v1.McpTool.headers:type_name -> loopd.v1.McpTool.HeadersEntry
+	17, // 20: loopd.v1.ClientTool.wait:type_name -> google.protobuf.Duration
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_tool_proto_init() }
@@ -378,16 +1157,20 @@ func file_loopd_v1_tool_proto_init() {
 	if File_loopd_v1_tool_proto != nil {
 		return
 	}
-	file_loopd_v1_tool_proto_msgTypes[0].OneofWrappers = []any{
+	file_loopd_v1_tool_proto_msgTypes[2].OneofWrappers = []any{
 		(*Tool_Http)(nil),
+		(*Tool_Mcp)(nil),
+		(*Tool_Client)(nil),
+		(*Tool_Agent)(nil),
+		(*Tool_Builtin)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_tool_proto_rawDesc), len(file_loopd_v1_tool_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   3,
+			NumEnums:      4,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

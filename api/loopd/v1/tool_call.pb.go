@@ -53,6 +53,8 @@ const (
 	ToolCallState_TOOL_CALL_STATE_SKIPPED ToolCallState = 11
 	// Final. Ended by a cancel or a stop.
 	ToolCallState_TOOL_CALL_STATE_CANCELLED ToolCallState = 12
+	// Handed out; whoever runs it owes the result: the caller, a person, a child run, or time.
+	ToolCallState_TOOL_CALL_STATE_AWAITING_RESULT ToolCallState = 13
 )
 
 // Enum value maps for ToolCallState.
@@ -71,6 +73,7 @@ var (
 		10: "TOOL_CALL_STATE_IN_DOUBT",
 		11: "TOOL_CALL_STATE_SKIPPED",
 		12: "TOOL_CALL_STATE_CANCELLED",
+		13: "TOOL_CALL_STATE_AWAITING_RESULT",
 	}
 	ToolCallState_value = map[string]int32{
 		"TOOL_CALL_STATE_UNSPECIFIED":       0,
@@ -86,6 +89,7 @@ var (
 		"TOOL_CALL_STATE_IN_DOUBT":          10,
 		"TOOL_CALL_STATE_SKIPPED":           11,
 		"TOOL_CALL_STATE_CANCELLED":         12,
+		"TOOL_CALL_STATE_AWAITING_RESULT":   13,
 	}
 )
 
@@ -153,9 +157,17 @@ type ToolCall struct {
 	// When the last attempt was recorded as sent. Absent: never sent.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// When the call got its result. Absent: not yet.
-	EndTime       *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// Until when the call waits for an approval, a result or a word. Absent: it does not wait.
+	WaitUntil *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=wait_until,json=waitUntil,proto3" json:"wait_until,omitempty"`
+	// The run that a call of an agent started, "runs/{run}". Empty: none.
+	ChildRun string `protobuf:"bytes,19,opt,name=child_run,json=childRun,proto3" json:"child_run,omitempty"`
+	// The approval that the call needs or needed, "approvals/{approval}". Empty: none.
+	Approval string `protobuf:"bytes,20,opt,name=approval,proto3" json:"approval,omitempty"`
+	// The arguments that were approved in place of the model's, and sent. Empty: the model's.
+	EditedArgumentsJson string `protobuf:"bytes,21,opt,name=edited_arguments_json,json=editedArgumentsJson,proto3" json:"edited_arguments_json,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *ToolCall) Reset() {
@@ -307,11 +319,39 @@ func (x *ToolCall) GetEndTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ToolCall) GetWaitUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WaitUntil
+	}
+	return nil
+}
+
+func (x *ToolCall) GetChildRun() string {
+	if x != nil {
+		return x.ChildRun
+	}
+	return ""
+}
+
+func (x *ToolCall) GetApproval() string {
+	if x != nil {
+		return x.Approval
+	}
+	return ""
+}
+
+func (x *ToolCall) GetEditedArgumentsJson() string {
+	if x != nil {
+		return x.EditedArgumentsJson
+	}
+	return ""
+}
+
 var File_loopd_v1_tool_call_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_tool_call_proto_rawDesc = "" +
 	"\n" +
-	"\x18loopd/v1/tool_call.proto\x12\bloopd.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13loopd/v1/tool.proto\"\xa9\x06\n" +
+	"\x18loopd/v1/tool_call.proto\x12\bloopd.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13loopd/v1/tool.proto\"\xe9\a\n" +
 	"\bToolCall\x12\x18\n" +
 	"\x04name\x18\x01 \x01(\tB\x04\xe2A\x01\bR\x04name\x12\x1d\n" +
 	"\acall_id\x18\x02 \x01(\tB\x04\xe2A\x01\x03R\x06callId\x12.\n" +
@@ -331,8 +371,13 @@ const file_loopd_v1_tool_call_proto_rawDesc = "" +
 	"\fresult_bytes\x18\x0f \x01(\x03B\x04\xe2A\x01\x03R\vresultBytes\x12?\n" +
 	"\n" +
 	"start_time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampB\x04\xe2A\x01\x03R\tstartTime\x12;\n" +
-	"\bend_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampB\x04\xe2A\x01\x03R\aendTime:N\xeaAK\n" +
-	"\x12loopd.dev/ToolCall\x12 runs/{run}/toolCalls/{tool_call}*\ttoolCalls2\btoolCall*\x9c\x03\n" +
+	"\bend_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampB\x04\xe2A\x01\x03R\aendTime\x12?\n" +
+	"\n" +
+	"wait_until\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampB\x04\xe2A\x01\x03R\twaitUntil\x12!\n" +
+	"\tchild_run\x18\x13 \x01(\tB\x04\xe2A\x01\x03R\bchildRun\x12 \n" +
+	"\bapproval\x18\x14 \x01(\tB\x04\xe2A\x01\x03R\bapproval\x128\n" +
+	"\x15edited_arguments_json\x18\x15 \x01(\tB\x04\xe2A\x01\x03R\x13editedArgumentsJson:N\xeaAK\n" +
+	"\x12loopd.dev/ToolCall\x12 runs/{run}/toolCalls/{tool_call}*\ttoolCalls2\btoolCall*\xc1\x03\n" +
 	"\rToolCallState\x12\x1f\n" +
 	"\x1bTOOL_CALL_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17TOOL_CALL_STATE_PLANNED\x10\x01\x12%\n" +
@@ -347,7 +392,8 @@ const file_loopd_v1_tool_call_proto_rawDesc = "" +
 	"\x18TOOL_CALL_STATE_IN_DOUBT\x10\n" +
 	"\x12\x1b\n" +
 	"\x17TOOL_CALL_STATE_SKIPPED\x10\v\x12\x1d\n" +
-	"\x19TOOL_CALL_STATE_CANCELLED\x10\fB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x19TOOL_CALL_STATE_CANCELLED\x10\f\x12#\n" +
+	"\x1fTOOL_CALL_STATE_AWAITING_RESULT\x10\rB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_tool_call_proto_rawDescOnce sync.Once
@@ -374,11 +420,12 @@ var file_loopd_v1_tool_call_proto_depIdxs = []int32{
 	0, // 1: loopd.v1.ToolCall.state:type_name -> loopd.v1.ToolCallState
 	3, // 2: loopd.v1.ToolCall.start_time:type_name -> google.protobuf.Timestamp
 	3, // 3: loopd.v1.ToolCall.end_time:type_name -> google.protobuf.Timestamp
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	3, // 4: loopd.v1.ToolCall.wait_until:type_name -> google.protobuf.Timestamp
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_tool_call_proto_init() }

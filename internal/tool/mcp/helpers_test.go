@@ -226,7 +226,7 @@ func request(url string, effect loop.Effect) tool.Request {
 	return tool.Request{
 		Run: loop.RunRef{Tenant: "t1", ID: "r1"},
 		Spec: loop.ToolSpec{
-			Name: "act", Effect: effect, Timeout: 10 * time.Second,
+			Name: "act", Effect: effect, Timeout: 30 * time.Second,
 			MCP: &loop.MCPSpec{URL: url, Tool: "act"},
 		},
 		Call:    loop.ToolCall{ID: "c1-1", Name: "act", Args: `{"n":12345678901234567890}`},

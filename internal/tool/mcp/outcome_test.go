@@ -116,7 +116,7 @@ func TestOutcomes(t *testing.T) {
 				w.Header().Set("Content-Type", "application/json")
 				w.Header().Set("Content-Encoding", "gzip")
 				bomb := gzip.NewWriter(w)
-				_, _ = io.CopyN(bomb, zeros{}, 64<<20)
+				_, _ = io.CopyN(bomb, zeros{}, 8<<20)
 				_ = bomb.Close()
 			},
 			readOnly: want{loop.OutcomePermanent, "answer_too_large"}, irreversible: unknown,

@@ -1,0 +1,222 @@
+package postgres
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// fill makes a database in which a plan that reads a whole table shows: ten tenants
+// with 2,000 runs of ten calls each, few of which wait.
+func fill(t *testing.T, s *Store) {
+	t.Helper()
+	for _, query := range []string{
+		`INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at,
+			next_seq, state, phase, parent_run_id, parent_call_id, root_run_id, depth)
+		 SELECT 't' || n % 10, ('01900000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'agents/support', 1, '""', '{}', '{}', '', false,
+			now() - n * interval '1 second', 2, 'QUEUED', '',
+			CASE WHEN n > 10 THEN ('01900000-0000-7000-9000-' || lpad(to_hex(n % 10), 12, '0'))::uuid END,
+			CASE WHEN n > 10 THEN 'c1-1' END, CASE WHEN n > 10 THEN ('01900000-0000-7000-9000-' || lpad(to_hex(n % 10), 12, '0'))::uuid END,
+			CASE WHEN n > 10 THEN 1 ELSE 0 END
+		 FROM generate_series(0, 1999) n`,
+		`INSERT INTO tool_calls (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256, effect, state, outcome, attempt,
+			idem_key, result, cut, bytes, until_at, asked_at, owed)
+		 SELECT r.tenant_id, r.run_id, 'c1-' || n, n, 'issue_refund', '{}', 1, '', '',
+			CASE WHEN n > 1 OR r.next_seq % 2 = 1 OR right(r.run_id::text, 1) <> '3' THEN 'SUCCEEDED' ELSE 'AWAITING_APPROVAL' END, '', 1,
+			'k', '""', false, 0, now() + interval '1 hour', CASE WHEN n < 4 THEN r.created_at END, ''
+		 FROM runs r, generate_series(1, 10) n`,
+		`INSERT INTO notes (tenant_id, agent, subject, key, text)
+		 SELECT 't' || n % 10, 'agents/support', 'customer ' || n / 100 % 20, 'key ' || n, 'a common word and number ' || n
+		 FROM generate_series(1, 20000) n`,
+		`INSERT INTO tools (tenant_id, tool_id, display_name, description, labels, latest_version)
+		 SELECT 't' || n % 10, 'tool ' || n / 10, '', '', '{}', 5 FROM generate_series(0, 999) n`,
+		`INSERT INTO tool_versions (tenant_id, tool_id, version, spec)
+		 SELECT tenant_id, tool_id, v, '{}' FROM tools, generate_series(1, 5) v`,
+		`INSERT INTO policies (tenant_id, policy_id, tool, latest_version)
+		 SELECT 't' || n % 10, 'policy ' || n, 'tool ' || n / 10, 1 FROM generate_series(0, 2999) n`,
+		`INSERT INTO policy_versions (tenant_id, policy_id, version, body) SELECT tenant_id, policy_id, 1, '{}' FROM policies`,
+		"VACUUM ANALYZE",
+	} {
+		if _, err := s.pool.Exec(t.Context(), query); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+	}
+}
+
+// What is listed is found by an index: no statement sorts a tenant's rows, or reads
+// those of others. The plans are those of the statements themselves, for parameters
+// that the planner does not know.
+func TestListsHaveIndexes(t *testing.T) {
+	t.Parallel()
+	s := openURL(t, Config{URL: openStore(t).direct, MaxConns: 1})
+	fill(t, s)
+	run := loop.RunRef{Tenant: "t3", ID: "01900000-0000-7000-9000-000000000003"}
+	owner := NoteOwner{Tenant: "t3", Agent: "agents/support", Subject: "customer 3"}
+	for _, test := range []struct {
+		query string
+		call  func() (rows int, err error)
+		args  []string // in the order of the generated statement
+		index []string
+		sorts bool
+	}{
+		{
+			"ListWaitingApprovals", func() (int, error) {
+				l, _, err := s.ListApprovals(t.Context(), "t3", ApprovalFilter{State: ApprovalPending, PageSize: 10})
+				return len(l), err
+			},
+			[]string{"t3", "0001-01-01", firstID, "", "", "", "10"}, []string{"tool_calls_inbox", "runs_pkey"}, false,
+		},
+		{
+			"ListAskedApprovals", func() (int, error) {
+				l, _, err := s.ListApprovals(t.Context(), "t3", ApprovalFilter{PageSize: 10})
+				return len(l), err
+			},
+			[]string{"t3", "9999-01-01", lastID, "", "", "", "", "10"}, []string{"tool_calls_asked", "runs_pkey"}, false,
+		},
+		{
+			"ListRunApprovals", func() (int, error) {
+				l, _, err := s.ListApprovals(t.Context(), "t3", ApprovalFilter{Run: run.ID, PageSize: 10})
+				return len(l), err
+			},
+			[]string{"t3", run.ID}, []string{"tool_calls_pkey", "runs_pkey"}, false,
+		},
+		{
+			"ListWaitingCalls", func() (int, error) {
+				l, _, err := s.ListWaitingCalls(t.Context(), "t3", CallFilter{PageSize: 10})
+				return len(l), err
+			},
+			[]string{"t3", firstID, "0", "{}", "", "10"}, []string{"tool_calls_waiting", "runs_pkey"}, false,
+		},
+		{
+			"CountWaitingCalls", func() (int, error) { l, err := s.CountWaitingCalls(t.Context()); return len(l), err },
+			nil, []string{"tool_calls_waiting"}, true,
+		},
+		{
+			"ListChildRuns", func() (int, error) {
+				l, err := s.ListRuns(t.Context(), "t3", RunFilter{Parent: run.ID}, RunCursor{}, 10)
+				return len(l), err
+			},
+			[]string{"t3", run.ID, "9999-01-01", lastID, "", "{}", "10"}, []string{"runs_children"}, false,
+		},
+		{
+			"SearchNotes", func() (int, error) { l, err := s.SearchNotes(t.Context(), owner, "common"); return len(l), err },
+			[]string{"t3", owner.Agent, owner.Subject, "common", "20"}, []string{"notes_pkey"}, true,
+		},
+		{
+			"GetTool", func() (int, error) { _, err := s.GetTool(t.Context(), "t3", "tool 3", 2); return 1, err },
+			[]string{"t3", "tool 3", "2"}, []string{"tools_pkey", "tool_versions_pkey"}, false,
+		},
+		{
+			"ListTools", func() (int, error) { l, err := s.ListTools(t.Context(), "t3", "tool 3", 10, false); return len(l), err },
+			[]string{"t3", "tool 3", "false", "10"}, []string{"tools_pkey", "tool_versions_pkey"}, false,
+		},
+		{
+			"ListToolPolicies", func() (int, error) { l, err := s.Policies(t.Context(), "t3", "tool 3"); return len(l), err },
+			[]string{"t3", "tool 3"}, []string{"policies_tool", "policy_versions_pkey"}, false,
+		},
+	} {
+		t.Run(test.query, func(t *testing.T) {
+			if rows, err := test.call(); err != nil || rows == 0 {
+				t.Fatalf("found %d, %v: the plan would prove nothing", rows, err)
+			}
+			plan := planOf(t, s, test.query, test.args)
+			for _, index := range test.index {
+				if !strings.Contains(plan, " "+index+" ") && !strings.Contains(plan, " "+index+"\n") {
+					t.Errorf("the plan does not use %s", index)
+				}
+			}
+			if strings.Contains(plan, "Seq Scan") && !test.sorts || strings.Contains(plan, "Seq Scan on notes") {
+				t.Error("the plan reads a whole table")
+			}
+			if strings.Contains(plan, "Sort Key") && !test.sorts && !strings.Contains(plan, "Incremental Sort") {
+				t.Error("the plan sorts")
+			}
+			if t.Failed() {
+				t.Log(plan)
+			}
+		})
+	}
+}
+
+// planOf explains a statement that the store has prepared on its only connection.
+func planOf(t *testing.T, s *Store, query string, args []string) string {
+	t.Helper()
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(t.Context(), "SET plan_cache_mode = force_generic_plan"); err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	var types []string
+	const prepared = "SELECT name, parameter_types::text[] FROM pg_prepared_statements WHERE statement LIKE '-- name: ' || $1 || ' :%'"
+	if err := conn.QueryRow(t.Context(), prepared, query).Scan(&name, &types); err != nil {
+		t.Fatal(err)
+	}
+	if len(types) != len(args) {
+		t.Fatalf("%s has parameters of the types %v, the test gives %d", query, types, len(args))
+	}
+	list := make([]string, len(args))
+	for i, arg := range args {
+		list[i] = fmt.Sprintf("'%s'::%s", arg, types[i])
+	}
+	explain := "EXPLAIN EXECUTE " + pgx.Identifier{name}.Sanitize()
+	if len(list) > 0 {
+		explain += "(" + strings.Join(list, ", ") + ")"
+	}
+	rows, err := conn.Query(t.Context(), explain)
+	if err != nil {
+		t.Fatalf("%s: %v", explain, err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// A search reads at most a thousand notes, of the largest size: that is its bound.
+func TestSearchOfManyLargeNotes(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	owner := noteOwner()
+	const query = `INSERT INTO notes (tenant_id, agent, subject, key, text)
+		SELECT $1, $2, $3, 'n' || n, left((SELECT string_agg(md5((n * 1000 + w)::text), ' ') FROM generate_series(1, 990) w), $5)
+		FROM generate_series(1, $4::integer) n`
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	for _, statement := range []string{"SET LOCAL statement_timeout = 0"} {
+		if _, err := tx.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tx.Exec(t.Context(), query, owner.Tenant, owner.Agent, owner.Subject, maxNotes, maxNoteBytes); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var times []time.Duration
+	for range 3 {
+		began := time.Now()
+		if _, err := s.SearchNotes(t.Context(), owner, "nothing or n1"); err != nil {
+			t.Fatal(err)
+		}
+		times = append(times, time.Since(began))
+	}
+	t.Logf("searches of %d notes took %v", maxNotes, times)
+	if slices.Min(times) > 2*time.Second {
+		t.Errorf("searches took %v", times)
+	}
+}
