@@ -86,7 +86,7 @@ func (c *client) agentList() *cobra.Command {
 		for _, a := range all.GetAgents() {
 			rows = append(rows, []string{
 				a.GetName(), strconv.FormatInt(a.GetVersion(), 10), a.GetSpec().GetModel(),
-				strconv.Itoa(len(a.GetSpec().GetTools())), clock(a.GetUpdateTime()), a.GetDisplayName(),
+				strconv.Itoa(len(a.GetSpec().GetTools()) + len(a.GetSpec().GetToolRefs())), clock(a.GetUpdateTime()), a.GetDisplayName(),
 			})
 		}
 		return table(c.env.Stdout, rows)
@@ -132,19 +132,27 @@ func showAgent(w io.Writer, agent *loopdv1.Agent) error {
 	if text := agent.GetSpec().GetInstructions(); text != "" {
 		fmt.Fprintf(w, "\nInstructions\n%s\n", indent(text))
 	}
-	if len(agent.GetSpec().GetTools()) == 0 {
+	if len(agent.GetSpec().GetTools())+len(agent.GetSpec().GetToolRefs()) == 0 {
 		return nil
 	}
 	fmt.Fprintln(w)
-	rows = [][]string{{"TOOL", "EFFECT", "CALLS", "DESCRIPTION"}}
+	rows = [][]string{{"TOOL", "EFFECT", "APPROVAL", "CALLS", "DESCRIPTION"}}
 	for _, t := range agent.GetSpec().GetTools() {
-		effect := word(t.GetEffect(), "EFFECT_")
-		if t.GetEffect() == loopdv1.Effect_EFFECT_UNSPECIFIED {
-			effect = "IRREVERSIBLE" // what is not declared counts as the worst
-		}
-		rows = append(rows, []string{t.GetName(), effect, t.GetHttp().GetMethod() + " " + t.GetHttp().GetUrl(), cut(t.GetDescription(), 60)})
+		rows = append(rows, agentToolRow(t, ""))
+	}
+	for _, ref := range agent.GetSpec().GetToolRefs() {
+		rows = append(rows, agentToolRow(ref.GetSpec(), fmt.Sprintf(" (%s, version %d)", ref.GetTool(), ref.GetVersion())))
 	}
 	return table(w, rows)
+}
+
+// agentToolRow is a tool as an agent has it, and where it is registered if it is.
+func agentToolRow(t *loopdv1.Tool, registered string) []string {
+	kind, calls := callsOf(t)
+	if t.GetHttp() == nil {
+		calls = kind + ": " + calls
+	}
+	return []string{t.GetName(), effectOf(t), cut(approvalOf(t), 40), calls + registered, cut(t.GetDescription(), 60)}
 }
 
 // readYAML reads one YAML or JSON document into a message, by the names that the

@@ -97,6 +97,10 @@ func TestAgentShow(t *testing.T) {
 	t.Parallel()
 	term := setup(t)
 	term.server.agent = storedAgent()
+	for _, tool := range kindsOfTools()[:4] {
+		ref := &loopdv1.ToolRef{Tool: tool.GetName(), Version: tool.GetVersion(), Spec: tool.GetSpec()}
+		term.server.agent.Spec.ToolRefs = append(term.server.agent.Spec.ToolRefs, ref)
+	}
 	term.wantCode(t, 0, term.loopd("agent", "show", "support", "--version", "3"))
 	version := int64(3)
 	term.wantRequest(t, &loopdv1.GetAgentRequest{Name: "agents/support", Version: &version})

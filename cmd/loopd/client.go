@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -26,9 +28,12 @@ type client struct {
 	server string
 	output string
 
-	conn   *grpc.ClientConn
-	runs   loopdv1.RunServiceClient
-	agents loopdv1.AgentServiceClient
+	conn      *grpc.ClientConn
+	runs      loopdv1.RunServiceClient
+	approvals loopdv1.ApprovalServiceClient
+	agents    loopdv1.AgentServiceClient
+	tools     loopdv1.ToolServiceClient
+	policies  loopdv1.PolicyServiceClient
 
 	// How long to wait before a broken stream is asked for again, and after how
 	// many tries in a row that brought nothing to give up. 10 tries at 2 s are
@@ -40,16 +45,23 @@ type client struct {
 	silence time.Duration
 	// Whether somebody looks at a writer.
 	terminal func(io.Writer) bool
+	// The time, from which is said how much of it a person has left.
+	now func() time.Time
 }
 
 // clientCommands are the commands that talk to a running loopd.
 func clientCommands(env Env) []*cobra.Command {
-	c := &client{env: env, retryWait: 2 * time.Second, retryTries: 10, silence: 45 * time.Second, terminal: isTerminal}
-	commands := []*cobra.Command{c.runCommand(), c.agentCommand()}
-	for _, group := range commands {
+	c := &client{env: env, retryWait: 2 * time.Second, retryTries: 10, silence: 45 * time.Second, terminal: isTerminal, now: time.Now}
+	return c.groups()
+}
+
+// groups are those commands, one group for each noun.
+func (c *client) groups() []*cobra.Command {
+	groups := []*cobra.Command{c.runCommand(), c.approvalCommand(), c.agentCommand(), c.toolCommand(), c.policyCommand()}
+	for _, group := range groups {
 		c.prepare(group)
 	}
-	return commands
+	return groups
 }
 
 // prepare gives a group of commands the shared flags, and makes of every misuse
@@ -97,7 +109,8 @@ func (c *client) connect() error {
 	if err != nil {
 		return usagef("--server %s: %w", c.server, err)
 	}
-	c.conn, c.runs, c.agents = conn, loopdv1.NewRunServiceClient(conn), loopdv1.NewAgentServiceClient(conn)
+	c.conn, c.runs, c.approvals = conn, loopdv1.NewRunServiceClient(conn), loopdv1.NewApprovalServiceClient(conn)
+	c.agents, c.tools, c.policies = loopdv1.NewAgentServiceClient(conn), loopdv1.NewToolServiceClient(conn), loopdv1.NewPolicyServiceClient(conn)
 	return nil
 }
 
@@ -112,9 +125,10 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, conn 
 	return c.explain(err)
 }
 
-// explain adds what to do to the error of a server that cannot be reached.
+// explain adds what to do to the error of a server that cannot be reached. An error
+// with details comes from a loopd that was.
 func (c *client) explain(err error) error {
-	if status.Code(err) != codes.Unavailable {
+	if status.Code(err) != codes.Unavailable || len(status.Convert(err).Details()) > 0 {
 		return err
 	}
 	return fmt.Errorf("no loopd answers at %s: start one with `loopd dev`, or name another with --server or LOOPD_SERVER (%w)", c.server, err)
@@ -133,9 +147,60 @@ func withPrefix(prefix, arg string) string {
 	return prefix + arg
 }
 
-// callName accepts a call as "runs/RUN/toolCalls/CALL" or as "RUN/CALL", and
-// returns its name and that of its run.
-func callName(arg string) (call, run string, err error) {
+// allPages asks for page after page, each by the token that the one before gave.
+func allPages(page func(token string) (next string, err error)) error {
+	for token := ""; ; {
+		next, err := page(token)
+		if err != nil || next == "" {
+			return err
+		}
+		token = next
+	}
+}
+
+// ask puts a question on standard error and reads one line of standard input.
+func (c *client) ask(question string) string {
+	fmt.Fprint(c.env.Stderr, question)
+	line, err := bufio.NewReader(c.env.Stdin).ReadString('\n')
+	if err != nil && line == "" {
+		fmt.Fprintln(c.env.Stderr) // nobody pressed Enter
+	}
+	return strings.TrimSpace(line)
+}
+
+// confirm asks a question, and takes nothing but a plain yes for one.
+func (c *client) confirm(question string) bool {
+	answer := strings.ToLower(c.ask(question + " [y/N] "))
+	return answer == "y" || answer == "yes"
+}
+
+// readText gives a text that a flag or an argument holds, or names as "@FILE" or,
+// for standard input, "@-".
+func (c *client) readText(arg string) (string, error) {
+	file, named := strings.CutPrefix(arg, "@")
+	if !named {
+		return arg, nil
+	}
+	in := c.env.Stdin
+	if file != "-" {
+		f, err := os.Open(file) //nolint:gosec // the user names the file to read
+		if err != nil {
+			return "", usagef("read the text: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(in)
+	if err != nil {
+		return "", fmt.Errorf("read the text of %s: %w", arg, err)
+	}
+	return string(text), nil
+}
+
+// callName accepts a call as "runs/RUN/toolCalls/CALL", as "RUN/CALL" or as the two
+// words RUN and CALL, and returns its name and that of its run.
+func callName(args ...string) (call, run string, err error) {
+	arg := strings.Join(args, "/")
 	id, callID, ok := strings.Cut(strings.TrimPrefix(arg, "runs/"), "/")
 	callID = strings.TrimPrefix(callID, "toolCalls/")
 	if !ok || id == "" || callID == "" || strings.Contains(callID, "/") {

@@ -32,6 +32,9 @@ var update = flag.Bool("update", false, "write the golden files")
 type fakeServer struct {
 	loopdv1.UnimplementedRunServiceServer
 	loopdv1.UnimplementedAgentServiceServer
+	loopdv1.UnimplementedApprovalServiceServer
+	loopdv1.UnimplementedToolServiceServer
+	loopdv1.UnimplementedPolicyServiceServer
 
 	mu      sync.Mutex
 	request proto.Message
@@ -40,6 +43,19 @@ type fakeServer struct {
 	call    *loopdv1.ToolCall
 	agent   *loopdv1.Agent
 	pages   []*loopdv1.ListRunsResponse
+	// Child runs of the run and tool calls of any, which are read without being kept as
+	// the last request.
+	children  []*loopdv1.Run
+	calls     []*loopdv1.ToolCall
+	submitted *loopdv1.SubmitToolResultsResponse
+	approval  *loopdv1.Approval
+	tool      *loopdv1.RegisteredTool
+	mcp       *loopdv1.ListMcpToolsResponse
+	imported  *loopdv1.ImportOpenApiResponse
+	policy    *loopdv1.Policy
+	// What the inbox holds each time that somebody looks. The last look is told.
+	inbox    [][]*loopdv1.Approval
+	lastLook func()
 	// Streams by order of arrival, from where each was asked for, and whether the last
 	// one was asked for deltas.
 	streams []func(grpc.ServerStreamingServer[loopdv1.StreamEventsResponse]) error
@@ -92,6 +108,9 @@ func (f *fakeServer) ListAgents(_ context.Context, req *loopdv1.ListAgentsReques
 
 // ListRuns serves the pages in order; the token says how many are behind.
 func (f *fakeServer) ListRuns(_ context.Context, req *loopdv1.ListRunsRequest) (*loopdv1.ListRunsResponse, error) {
+	if req.GetParent() == fullRun {
+		return &loopdv1.ListRunsResponse{Runs: f.children}, nil
+	}
 	if err := f.got(req); err != nil {
 		return nil, err
 	}
@@ -130,6 +149,9 @@ func setup(t *testing.T) *terminal {
 	server := grpc.NewServer()
 	loopdv1.RegisterRunServiceServer(server, fake)
 	loopdv1.RegisterAgentServiceServer(server, fake)
+	loopdv1.RegisterApprovalServiceServer(server, fake)
+	loopdv1.RegisterToolServiceServer(server, fake)
+	loopdv1.RegisterPolicyServiceServer(server, fake)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -141,7 +163,10 @@ func setup(t *testing.T) *terminal {
 	})
 	term := &terminal{server: fake, ctx: t.Context()}
 	env := map[string]string{"LOOPD_SERVER": listener.Addr().String()}
-	term.client = &client{retryWait: time.Millisecond, retryTries: 3, silence: time.Minute, terminal: func(io.Writer) bool { return false }}
+	term.client = &client{
+		retryWait: time.Millisecond, retryTries: 3, silence: time.Minute, terminal: func(io.Writer) bool { return false },
+		now: func() time.Time { return noon.Add(time.Minute) },
+	}
 	term.client.env.Getenv = func(name string) string { return env[name] }
 	return term
 }
@@ -153,10 +178,7 @@ func (term *terminal) loopd(args ...string) int {
 	term.client.env.Stdout, term.client.env.Stderr = &term.stdout, &term.stderr
 	term.client.env.Stdin = strings.NewReader(term.stdin)
 	root := &cobra.Command{Use: "loopd", SilenceErrors: true, SilenceUsage: true}
-	for _, group := range []*cobra.Command{term.client.runCommand(), term.client.agentCommand()} {
-		term.client.prepare(group)
-		root.AddCommand(group)
-	}
+	root.AddCommand(term.client.groups()...)
 	root.SetArgs(args)
 	return report(&term.stderr, root.ExecuteContext(term.ctx))
 }
@@ -238,6 +260,13 @@ func TestUsageErrors(t *testing.T) {
 		"run list --state bogus", "run list --limit -1", "run list -o xml", "run approve no-call", "run resolve r/c1-1",
 		"run resolve r/c1-1 --as maybe", "run start -f - --input -", "agent", "agent apply", "agent apply -f /does/not/exist",
 		"run start --agent a --input x --wait --watch",
+		"run submit", "run submit r/c1-1", "run submit r c1-1 --result @/does/not/exist", "run submit r c1-1 --failed --result=", "run doubts r",
+		"run resolve r c1-1 --as retry --result done", "run resolve r c1-1 c1-2 --as retry",
+		"approval", "approval list --state bogus", "approval list --limit -1", "approval show", "approval show no-call", "approval approve .c1-1",
+		"approval approve r.c1-1 --args 7", "approval approve r.c1-1 --args []", "approval approve r.c1-1 --args {}{}", "approval approve r.c1-1 --args -",
+		"approval deny", "approval answer r.c1-1 a b", "approval answer r.c1-1 a --choice b", "approval watch --interval 0s",
+		"tool", "tool apply", "tool apply -f /does/not/exist", "tool show", "tool archive", "tool import-openapi", "tool import-openapi /does/not/exist",
+		"tool list-mcp", "tool list-mcp http://x --header bogus", "tool accept", "policy", "policy apply", "policy show", "policy archive a b",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
@@ -276,4 +305,25 @@ func TestTerminalIsNotSteered(t *testing.T) {
 	if diff := cmp.Diff("ok�[2J�gnp� tab line", oneLine(hostile)); diff != "" {
 		t.Errorf("oneLine (-want +got):\n%s", diff)
 	}
+}
+
+// A loopd that cannot do its part is not one that is not there.
+func TestRefusalOfAServerThatIsThere(t *testing.T) {
+	t.Parallel()
+	term := setup(t)
+	term.server.err = refusal(t, codes.Unavailable, "the MCP server did not tell its tools", "MCP_SERVER_FAILED")
+	term.wantCode(t, exitOther, term.loopd("tool", "list-mcp", "https://mcp.example"))
+	if diff := cmp.Diff("loopd: the MCP server did not tell its tools (MCP_SERVER_FAILED)\n", term.stderr.String()); diff != "" {
+		t.Errorf("stderr (-want +got):\n%s", diff)
+	}
+}
+
+// refusal is an error as loopd's API gives it.
+func refusal(t *testing.T, code codes.Code, message, reason string) error {
+	t.Helper()
+	refused, err := status.New(code, message).WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "loopd.dev"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return refused.Err()
 }

@@ -29,7 +29,7 @@ tells how the run stands:
   9 failed   10 cancelled   130 interrupted`,
 	}
 	group.AddCommand(c.runStart(), c.runShow(), c.runWatch(), c.runList(), c.runCancel(),
-		c.runApprove(), c.runDeny(), c.runResolve())
+		c.runApprove(), c.runDeny(), c.runSubmit(), c.runDoubts(), c.runResolve())
 	return group
 }
 
@@ -130,17 +130,21 @@ func (c *client) runShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return c.writeRun(run)
+		return c.writeRun(cmd.Context(), run)
 	}
 	return cmd
 }
 
-// writeRun writes a run in the format asked for.
-func (c *client) writeRun(run *loopdv1.Run) error {
+// writeRun writes a run in the format asked for, for people with its child runs.
+func (c *client) writeRun(ctx context.Context, run *loopdv1.Run) error {
 	if c.output == "json" {
 		return writeJSON(c.env.Stdout, run)
 	}
-	return showRun(c.env.Stdout, run)
+	children, err := c.childRuns(ctx, run)
+	if err != nil {
+		return err
+	}
+	return showRun(c.env.Stdout, run, children)
 }
 
 // waitFlags say when following a run stops before the run does.
@@ -196,15 +200,16 @@ func (c *client) textProgress(cmd *cobra.Command, flags *waitFlags, w io.Writer)
 }
 
 func (c *client) runList() *cobra.Command {
-	var agent string
+	var agent, parent string
 	var states []string
 	var limit int
 	cmd := &cobra.Command{Use: "list", Short: "List runs, newest first", Args: cobra.NoArgs}
+	cmd.Flags().StringVar(&parent, "parent", "", "only child runs that this run started")
 	cmd.Flags().StringVar(&agent, "agent", "", "only runs of this agent")
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only runs in these states, such as running,stopped")
 	cmd.Flags().IntVar(&limit, "limit", 50, "runs to list at most; 0 lists all")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		req := &loopdv1.ListRunsRequest{Agent: agentName(agent)}
+		req := &loopdv1.ListRunsRequest{Agent: agentName(agent), Parent: runName(parent)}
 		for _, name := range states {
 			state := loopdv1.RunState_value["RUN_STATE_"+strings.ToUpper(name)]
 			if state == 0 {

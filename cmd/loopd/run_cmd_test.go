@@ -103,11 +103,14 @@ func TestRunStart(t *testing.T) {
 
 func TestRunShow(t *testing.T) {
 	t.Parallel()
-	for name, run := range map[string]*loopdv1.Run{"show_stopped.txt": stoppedRun(), "show_waiting.txt": waitingRun()} {
+	for name, run := range map[string]*loopdv1.Run{"show_stopped.txt": stoppedRun(), "show_waiting.txt": waitingRun(), "show_tree.txt": treeRun()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			term := setup(t)
 			term.server.run = run
+			if name == "show_tree.txt" {
+				term.server.children, term.server.calls = children()
+			}
 			term.wantCode(t, 0, term.loopd("run", "show", runID))
 			term.wantRequest(t, &loopdv1.GetRunRequest{Name: fullRun})
 			golden(t, name, term.stdout.String())
@@ -188,6 +191,26 @@ func TestDecisions(t *testing.T) {
 			&loopdv1.DenyToolCallRequest{Name: fullCall, Reason: "no"},
 		},
 		{
+			"resolve as not executed", "", "run resolve " + runID + " c2-1 --as not-executed", 0,
+			&loopdv1.ResolveToolCallRequest{Name: fullCall, Resolution: loopdv1.Resolution_RESOLUTION_NOT_EXECUTED},
+		},
+		{
+			"retry, when asked", "yes\n", "run resolve " + fullCall + " --as retry", 0,
+			&loopdv1.ResolveToolCallRequest{Name: fullCall, Resolution: loopdv1.Resolution_RESOLUTION_RETRY},
+		},
+		{
+			"retry, rather not", "n\n", "run resolve " + fullCall + " --as retry", exitOther, nil,
+		},
+		{
+			"retry without being asked", "", "run resolve " + fullCall + " --as retry --yes", 0,
+			&loopdv1.ResolveToolCallRequest{Name: fullCall, Resolution: loopdv1.Resolution_RESOLUTION_RETRY},
+		},
+		{
+			"retry what one key does once", "", "run resolve " + runID + "/c2-2 --as retry", 0,
+			&loopdv1.ResolveToolCallRequest{Name: fullRun + "/toolCalls/c2-2", Resolution: loopdv1.Resolution_RESOLUTION_RETRY},
+		},
+		{"retry what is not in doubt", "", "run resolve " + runID + "/c9-9 --as retry", exitConflict, nil},
+		{
 			"resolve", "", "run resolve " + runID + "/c2-1 --as succeeded --result done --comment looked", 0,
 			&loopdv1.ResolveToolCallRequest{Name: fullCall, Resolution: loopdv1.Resolution_RESOLUTION_SUCCEEDED, Result: "done", Comment: "looked"},
 		},
@@ -198,6 +221,7 @@ func TestDecisions(t *testing.T) {
 			term := setup(t)
 			term.server.run = waitingRun()
 			term.server.call = &loopdv1.ToolCall{Name: fullCall, Tool: "issue_refund", State: loopdv1.ToolCallState_TOOL_CALL_STATE_APPROVED}
+			term.server.calls = doubts()
 			term.stdin = test.stdin
 			term.wantCode(t, test.code, term.loopd(strings.Fields(test.line)...))
 			term.wantRequest(t, test.want)

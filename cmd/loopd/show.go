@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -11,30 +12,19 @@ import (
 )
 
 // showRun explains a run to a person: where it stands, what it spent of what it
-// may, why it ended with the proof, and what to do next.
-func showRun(w io.Writer, run *loopdv1.Run) error {
-	state := stateOf(run)
-	if guard := run.GetStop().GetGuard(); guard != "" {
-		state += " by guard " + guard
-	}
-	rows := [][]string{
-		{"Run", run.GetName()},
-		{"State", state},
-		{"Agent", fmt.Sprintf("%s, version %d", run.GetAgent(), run.GetAgentVersion())},
-		{"Cost", spent(run)},
-		{"Used", used(run)},
-		{"Time", span(run)},
-	}
-	if stop := run.GetStop(); stop != nil {
-		rows = append(rows, []string{"Why", word(stop.GetReason(), "STOP_REASON_") + ": " + stop.GetMessage()})
-		if stop.GetObserved() != "" {
-			rows = append(rows, []string{"Observed", stop.GetObserved()}, []string{"Limit", stop.GetLimit()})
-		}
-	}
-	if err := table(w, rows); err != nil {
+// may, why it ended with the proof, what it and its child runs did, and what to do
+// next.
+func showRun(w io.Writer, run *loopdv1.Run, children []childRun) error {
+	if err := table(w, headRows(run)); err != nil {
 		return err
 	}
 	if err := showEvidence(w, run.GetStop().GetEvidence()); err != nil {
+		return err
+	}
+	if err := showChildren(w, run, children); err != nil {
+		return err
+	}
+	if err := showSideEffects(w, run); err != nil {
 		return err
 	}
 	if run.GetAnswer() != "" {
@@ -44,13 +34,40 @@ func showRun(w io.Writer, run *loopdv1.Run) error {
 		}
 		fmt.Fprintf(w, "\n%s\n%s\n", title, indent(run.GetAnswer()))
 	}
-	if next := nextMoves(run); len(next) > 0 {
+	if next := nextMoves(run, children); len(next) > 0 {
 		fmt.Fprintf(w, "\nNext\n")
 		for _, move := range next {
 			fmt.Fprintf(w, "  %s\n", oneLine(move))
 		}
 	}
 	return nil
+}
+
+// headRows are a run at a glance.
+func headRows(run *loopdv1.Run) [][]string {
+	state := stateOf(run)
+	if guard := run.GetStop().GetGuard(); guard != "" {
+		state += " by guard " + guard
+	}
+	rows := [][]string{
+		{"Run", run.GetName()},
+		{"State", state},
+		{"Agent", fmt.Sprintf("%s, version %d", run.GetAgent(), run.GetAgentVersion())},
+	}
+	if run.GetParent() != "" {
+		rows = append(rows, []string{"Parent", fmt.Sprintf("%s, call %s", run.GetParent(), path.Base(run.GetParentCall()))})
+	}
+	rows = append(rows, []string{"Cost", spent(run)}, []string{"Used", used(run)}, []string{"Time", span(run)})
+	if run.GetWaitUntil() != nil {
+		rows = append(rows, []string{"Waits", fmt.Sprintf("phase %s, until %s", dash(run.GetPhase()), clock(run.GetWaitUntil()))})
+	}
+	if stop := run.GetStop(); stop != nil {
+		rows = append(rows, []string{"Why", word(stop.GetReason(), "STOP_REASON_") + ": " + stop.GetMessage()})
+		if stop.GetObserved() != "" {
+			rows = append(rows, []string{"Observed", stop.GetObserved()}, []string{"Limit", stop.GetLimit()})
+		}
+	}
+	return rows
 }
 
 func spent(run *loopdv1.Run) string {
@@ -122,16 +139,14 @@ func dash(s string) string {
 }
 
 // nextMoves lists what a person can do about a run as it stands.
-func nextMoves(run *loopdv1.Run) []string {
+func nextMoves(run *loopdv1.Run, children []childRun) []string {
 	var moves []string
 	for _, action := range run.GetRequiredActions() {
-		call := strings.Replace(strings.TrimPrefix(action.GetToolCall(), "runs/"), "/toolCalls/", "/", 1)
-		about := fmt.Sprintf("%s %s, until %s", action.GetTool(), cut(action.GetArgumentsJson(), 80), clock(action.GetDeadline()))
-		switch action.GetKind() {
-		case loopdv1.RequiredAction_KIND_APPROVE:
-			moves = append(moves, "Decide on "+about+":", "loopd run approve "+call, "loopd run deny "+call+" --reason WHY")
-		case loopdv1.RequiredAction_KIND_RESOLVE:
-			moves = append(moves, "Find out what became of "+about+":", "loopd run resolve "+call+" --as succeeded|not-executed|retry")
+		moves = append(moves, answerMoves(action)...)
+	}
+	for _, child := range children {
+		if child.run.GetState() == loopdv1.RunState_RUN_STATE_REQUIRES_ACTION {
+			moves = append(moves, "A child run waits for somebody:", "loopd run show "+child.run.GetName())
 		}
 	}
 	if advice := advices[run.GetStop().GetReason()]; advice != "" {
@@ -141,6 +156,31 @@ func nextMoves(run *loopdv1.Run) []string {
 		moves = append(moves, "loopd run watch "+run.GetName())
 	}
 	return moves
+}
+
+// answerMoves say what one action asks for, and the commands that give it.
+func answerMoves(action *loopdv1.RequiredAction) []string {
+	call, approval := shortCall(action.GetToolCall()), approvalID(action.GetToolCall())
+	why := ""
+	if action.GetReason() != "" {
+		why = " (" + action.GetReason() + ")"
+	}
+	about := fmt.Sprintf("%s %s%s, until %s:", action.GetTool(), cut(action.GetArgumentsJson(), 80), why, clock(action.GetDeadline()))
+	switch action.GetKind() {
+	case loopdv1.RequiredAction_KIND_APPROVE:
+		return []string{"Decide on " + about, "loopd approval approve " + approval, "loopd approval deny " + approval + " --reason WHY"}
+	case loopdv1.RequiredAction_KIND_RESOLVE:
+		return []string{"Find out what became of " + about, "loopd run resolve " + call + " --as succeeded|not-executed|retry"}
+	case loopdv1.RequiredAction_KIND_SUBMIT:
+		return []string{
+			"Run " + about, "loopd run submit " + call + " --result TEXT|@FILE",
+			"loopd run submit " + call + " --failed --result WHY",
+		}
+	case loopdv1.RequiredAction_KIND_ANSWER:
+		return []string{"Answer " + about, "loopd approval answer " + approval}
+	default:
+		return []string{"Update this loopd to act on " + about} // of a newer server
+	}
 }
 
 // advices say what to do about a run that ended for a reason. A run that

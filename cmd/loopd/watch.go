@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,7 +65,7 @@ func (c *client) follow(ctx context.Context, name string, flags waitFlags, show 
 		return err
 	}
 	if _, toStdout := show.(*jsonEvents); !toStdout {
-		if err := c.writeRun(run); err != nil {
+		if err := c.writeRun(ctx, run); err != nil {
 			return err
 		}
 	}
@@ -152,7 +153,7 @@ func (c *client) readStream(ctx context.Context, name string, seen *int64, flags
 // waits reports whether an event makes the run wait for a person.
 func waits(e *loopdv1.Event) bool {
 	suspended, ok := body(e).(loop.Suspended)
-	return ok && (suspended.Reason == loop.WaitApproval || suspended.Reason == loop.WaitInDoubt)
+	return ok && slices.Contains([]loop.Wait{loop.WaitApproval, loop.WaitInDoubt, loop.WaitResult}, suspended.Reason)
 }
 
 // body decodes an event. Kinds that this loopd does not know are nil: a newer
@@ -193,6 +194,7 @@ type lines struct {
 	cost      loop.USD
 	calls     []string // of the open iteration, in the order they were asked for
 	tools     map[string]int
+	names     map[string]string // of the tools of all calls so far, by the call's id
 }
 
 func (p *lines) begin(run *loopdv1.Run) { p.caps = run.GetLimits() }
@@ -221,6 +223,7 @@ func (p *lines) event(e *loopdv1.Event) error {
 		p.mark(b.CallID, b.Outcome)
 	case loop.CallDoubted:
 		p.mark(b.CallID, loop.OutcomeUnknown)
+		p.sayf("%s is in doubt: %s", p.nameOf(b.CallID), b.Reason)
 	case loop.Tripped:
 		p.close(at)
 		p.sayf("guard %s: %s: %s", b.Guard, b.Verdict, b.Message)
@@ -235,6 +238,8 @@ func (p *lines) event(e *loopdv1.Event) error {
 		p.sayf("cancel requested %s", b.Reason)
 	case loop.Finished:
 		p.close(at)
+	default:
+		p.callEvent(b)
 	}
 	return nil
 }
@@ -250,7 +255,11 @@ func (p *lines) open(iteration int32, b loop.ModelAnswered) {
 	p.iteration = iteration
 	p.cost += b.Cost.Total()
 	p.calls, p.tools = nil, map[string]int{}
+	if p.names == nil {
+		p.names = map[string]string{}
+	}
 	for _, call := range b.Message.Calls() {
+		p.names[call.ID] = call.Name
 		p.tools[call.ID] = len(p.calls)
 		p.calls = append(p.calls, call.Name)
 	}

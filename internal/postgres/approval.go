@@ -53,7 +53,7 @@ type ApprovalFilter struct {
 	Agent    string // resource name, "agents/{agent}"
 	Tool     string // its name
 	Run      string // run id
-	PageSize int    // at least 1
+	PageSize int    // less than 1 is 1
 	After    ApprovalCursor
 }
 
@@ -76,6 +76,7 @@ func lastTime() time.Time { return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) }
 // ListApprovals returns a page of approvals: of those that wait the earliest
 // deadline first, otherwise the newest first.
 func (s *Store) ListApprovals(ctx context.Context, tenant string, filter ApprovalFilter) (list []ApprovalRow, next ApprovalCursor, err error) {
+	filter.PageSize = max(filter.PageSize, 1)
 	rows, err := s.approvals(ctx, tenant, filter)
 	if err != nil {
 		return nil, ApprovalCursor{}, wrap("list approvals", err)
@@ -210,7 +211,8 @@ func (e *NotWaitingError) Unwrap() error { return ErrNotWaiting }
 // statement. It is durable when Decide returns, and shows at once in GetApproval;
 // the run's worker takes it as a signal.
 //
-// A repeated decision, equal in all fields, changes nothing and is replayed. The
+// A repeated decision, equal in all fields, changes nothing and is replayed; so is one
+// whose first try was committed unheard. The
 // errors are loop.ErrNotFound, ErrRunFinished, ErrStaleHash, ErrExpired, and
 // NotWaitingError with the decision that was made before.
 func (s *Store) Decide(ctx context.Context, run loop.RunRef, d loop.ApprovalDecided) (replayed bool, err error) {

@@ -36,7 +36,7 @@ type RunCall struct {
 type CallFilter struct {
 	States   []loop.CallState // of AWAITING_APPROVAL, AWAITING_RESULT and IN_DOUBT
 	Tool     string           // its name
-	PageSize int              // at least 1
+	PageSize int              // less than 1 is 1
 	After    CallCursor
 }
 
@@ -51,7 +51,7 @@ type CallCursor struct {
 // for somebody's word or result: in doubt, to be approved, to be run by others. They
 // are in the order of their runs' ids.
 func (s *Store) ListWaitingCalls(ctx context.Context, tenant string, filter CallFilter) (calls []RunCall, next CallCursor, err error) {
-	after := filter.After
+	after, size := filter.After, max(filter.PageSize, 1)
 	if after == (CallCursor{}) {
 		after.RunID = firstID
 	}
@@ -61,14 +61,14 @@ func (s *Store) ListWaitingCalls(ctx context.Context, tenant string, filter Call
 	}
 	rows, err := s.q.ListWaitingCalls(ctx, db.ListWaitingCallsParams{
 		TenantID: tenant, AfterRun: after.RunID, AfterOrdinal: int32(after.Place),
-		States: states, Tool: filter.Tool, PageSize: int32(filter.PageSize + 1),
+		States: states, Tool: filter.Tool, PageSize: int32(size + 1),
 	})
 	if err != nil {
 		return nil, CallCursor{}, wrap("list waiting calls", err)
 	}
-	if len(rows) > filter.PageSize {
-		rows = rows[:filter.PageSize]
-		last := rows[filter.PageSize-1].ToolCall
+	if len(rows) > size {
+		rows = rows[:size]
+		last := rows[size-1].ToolCall
 		next = CallCursor{RunID: last.RunID, Place: int(last.Ordinal)}
 	}
 	for _, row := range rows {

@@ -189,8 +189,7 @@ func TestOutgoing(t *testing.T) {
 		{RunID: newRef().ID, Body: report},
 		{RunID: parent.ID, Body: loop.CancelRequested{Reason: "enough"}},
 	}
-	woken := make(chan struct{}, 10)
-	stop := listen(t, s, woken)
+	woken, stop := listen(t, s)
 	mustAppend(t, s, lease, b)
 	<-woken
 	stop()
@@ -226,25 +225,17 @@ func TestOutgoing(t *testing.T) {
 	wantErr(t, s.Append(t.Context(), lease, b), loop.ErrRefused)
 }
 
-// listen reports wakes until the function that it returns is called. It returns when
-// it listens.
-func listen(t *testing.T, s *Store, woken chan<- struct{}) (stop func()) {
+// listen reports wakes until stop is called. It returns when it listens.
+func listen(t *testing.T, s *Store) (woken <-chan struct{}, stop func()) {
 	t.Helper()
-	done := make(chan struct{})
-	ready := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(t.Context())
+	wakes, ended := make(chan struct{}, 100), make(chan struct{})
 	go func() {
-		defer close(done)
-		_ = s.Listen(ctx, func() {
-			select {
-			case ready <- struct{}{}:
-			default:
-				woken <- struct{}{}
-			}
-		})
+		defer close(ended)
+		_ = s.Listen(ctx, func() { wakes <- struct{}{} })
 	}()
-	<-ready
-	return func() { cancel(); <-done }
+	<-wakes // it begins with one
+	return wakes, func() { cancel(); <-ended }
 }
 
 // Parents and children of two processes signal each other at once, in groups. Nobody
@@ -397,7 +388,7 @@ func TestWaitingCalls(t *testing.T) {
 	everything := []string{
 		"one c1-1 IN_DOUBT", "one c1-2 AWAITING_APPROVAL", "one c1-3 AWAITING_RESULT", "two c1-1 IN_DOUBT", "two c1-2 AWAITING_RESULT",
 	}
-	for _, size := range []int{1, 2, 3, 100} {
+	for _, size := range []int{0, 1, 2, 3, 100} {
 		diff(t, "all", all(CallFilter{PageSize: size}), everything)
 		diff(t, "in doubt", all(CallFilter{PageSize: size, States: []loop.CallState{loop.CallInDoubt}}), []string{everything[0], everything[3]})
 		diff(t, "tool", all(CallFilter{PageSize: size, Tool: "browser"}), []string{everything[2], everything[4]})

@@ -7,6 +7,9 @@
 //     and next sequence number must be the caller's.
 //   - An append happened or it did not. When the connection breaks at commit the
 //     store reads again, under the row's lock, before it answers.
+//   - A child run, and what one run tells another, are written by the statement of the
+//     append that makes them true. So is a decision or a result from outside with the
+//     check that it still counts, on database time.
 //   - An intent is not written over an unseen signal, so after a cancel is
 //     acknowledged nothing starts.
 //   - An owner of runs has a row in workers. The row is renewed on database time;

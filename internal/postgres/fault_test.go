@@ -257,6 +257,79 @@ func TestUnknownOutcomeOfASignal(t *testing.T) {
 	}
 }
 
+// Whatever is lost on the way, a family is told once.
+func TestUnknownOutcomeOfAFamily(t *testing.T) {
+	t.Parallel()
+	for name, reply := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newProxy(t)
+			s := openURL(t, Config{URL: p.url})
+			hearer := park(t, s)
+			parent := create(t, s)
+			lease := claimOne(t, s, "w1")
+			mustAppend(t, s, lease, batch(lease, 2, claimed(lease))) // the statement is prepared now
+
+			b := handOut(lease, 3, childOf(parent, "c1-1"))
+			b.Outgoing = []loop.Outgoing{{RunID: hearer.ID, Body: loop.CallResolved{CallID: "needle"}}}
+			p.cuts.Store(&cut{text: "needle", reply: reply})
+			mustAppend(t, s, lease, b)
+
+			if n := p.done.Load(); n != 1 {
+				t.Fatalf("%d connections were cut, want 1", n)
+			}
+			if n := scalar[int](t, s, "SELECT count(*) FROM runs WHERE depth = 1"); n != 1 {
+				t.Errorf("%d children, want 1", n)
+			}
+			if n := scalar[int](t, s, "SELECT count(*) FROM run_signals"); n != 1 {
+				t.Errorf("%d signals, want 1", n)
+			}
+		})
+	}
+}
+
+// Decisions and results need no key: they are recognized when they are repeated.
+func TestUnknownOutcomeOfADecision(t *testing.T) {
+	t.Parallel()
+	for name, reply := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newProxy(t)
+			s := openURL(t, Config{URL: p.url})
+			ref := park(t, s, asked("c1-1", soon()), asked("c1-2", soon()), offered("c1-3", soon()), offered("c1-4", soon()))
+			decide := func(id, reason string) error {
+				d := approve(id)
+				d.Reason = reason
+				_, err := s.Decide(t.Context(), ref, d)
+				return err
+			}
+			submit := func(id, content string) error {
+				_, err := s.SubmitResult(t.Context(), ref, result(id, 1, content))
+				return err
+			}
+			for i, err := range []error{decide("c1-1", ""), submit("c1-3", "")} { // the statements are prepared now
+				if err != nil {
+					t.Fatalf("%d: %v", i, err)
+				}
+			}
+			for i, do := range []func() error{
+				func() error { return decide("c1-2", "needle") }, func() error { return submit("c1-4", "needle") },
+			} {
+				p.cuts.Store(&cut{text: "needle", reply: reply})
+				if err := do(); err != nil {
+					t.Errorf("%d: %v", i, err)
+				}
+			}
+			if n := p.done.Load(); n != 2 {
+				t.Errorf("%d connections were cut, want 2", n)
+			}
+			if n := scalar[int](t, s, "SELECT count(*) FROM run_signals"); n != 4 {
+				t.Errorf("%d signals, want 4", n)
+			}
+		})
+	}
+}
+
 // A claim that was committed unheard must not leave runs that nobody drives.
 func TestUnknownOutcomeOfAClaim(t *testing.T) {
 	t.Parallel()

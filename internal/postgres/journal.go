@@ -48,7 +48,7 @@ type Batch struct {
 	Release bool
 
 	// Children are runs to create, and Outgoing are signals for other runs: both in
-	// the same transaction.
+	// the same transaction. What is said to a run that has ended is dropped.
 	Children []loop.ChildStart
 	Outgoing []loop.Outgoing
 }

@@ -63,14 +63,14 @@ func TestSearchNotes(t *testing.T) {
 	putNote(t, s, me, "orders", "One refund for ORD-4892; prefers e-mail. NUL \x00")
 	putNote(t, s, me, "phone", "Never call before noon.")
 	for query, want := range map[string]string{
-		"REFUND":              "refunds orders ",
-		"refund e-mail":       "orders ",
-		`"before noon"`:       "phone ",
-		"refund -again":       "orders ",
-		"noon or ORD-4892":    "orders phone ",
-		"phone":               "phone ", // keys count
-		"nothing":             "",
-		"":                    "",
+		"REFUND":               "refunds orders ",
+		"refund e-mail":        "orders ",
+		`"before noon"`:        "phone ",
+		"refund -again":        "orders ",
+		"noon or ORD-4892":     "orders phone ",
+		"phone":                "phone ", // keys count
+		"nothing":              "",
+		"":                     "",
 		"\x00 ' \\ & | ! ( :*": "",
 	} {
 		found, err := s.SearchNotes(t.Context(), me, query)

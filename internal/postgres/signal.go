@@ -9,7 +9,7 @@ import (
 )
 
 // Signal says something to a run: a loop.CancelRequested, loop.ApprovalDecided or
-// loop.CallResolved. It is durable when Signal returns; whoever owns the run, now or
+// loop.CallResolved. It does not look at the call, as Decide does. It is durable when Signal returns; whoever owns the run, now or
 // next, takes it. From then on no intent is written that has not seen it.
 //
 // A cancel shows at once as the state CANCELLING; a second one changes nothing. The

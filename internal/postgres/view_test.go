@@ -74,3 +74,32 @@ func TestViews(t *testing.T) {
 	diff(t, "readable", told(t, s, `SELECT readable(body) -> 'message' -> 'native' -> 'json' ->> 'text' FROM events WHERE seq = 4`),
 		[]string{`\u0000 \ud800`})
 }
+
+// What comes from outside is part of the transcript.
+func TestTranscriptOfOthers(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	create(t, s)
+	lease := claimOne(t, s, "w1")
+	child := newRef().ID
+	mustAppend(t, s, lease, batch(lease, 2,
+		loop.CallHandedOut{CallID: "c1-1", Attempt: 1},
+		loop.ResultSubmitted{CallID: "c1-1", Attempt: 1, Outcome: loop.OutcomeOK, Content: "blue \x00", By: "ann"},
+		loop.CallHandedOut{CallID: "c1-2", Attempt: 1, ChildID: child},
+		loop.ChildFinished{CallID: "c1-2", ChildID: child, State: loop.StateSucceeded, Answer: "42"},
+		loop.ChildFinished{CallID: "c1-3", ChildID: child, State: loop.StateStopped, Stop: loop.Stop{Message: "too dear"}},
+		loop.CallVerified{CallID: "c1-4", Found: true, Result: "refunded"},
+		loop.CallVerified{CallID: "c1-5", Settled: true},
+		loop.CallVerified{CallID: "c1-6", Message: "503"},
+		loop.DoubtTold{CallID: "c1-6", Content: "The outcome is unknown."}))
+	diff(t, "transcript", told(t, s, "SELECT speaker || ': ' || text FROM transcript WHERE seq > 1"), []string{
+		"tool: c1-1 ok: blue \ufffd (by ann)",
+		"loopd: c1-2 started run " + child,
+		"child: c1-2 SUCCEEDED: 42",
+		"child: c1-3 STOPPED: too dear",
+		"loopd: c1-4 took effect: refunded",
+		"loopd: c1-5 did not take effect",
+		"loopd: c1-6 may have taken effect: 503",
+		"tool: c1-6 unknown: The outcome is unknown.",
+	})
+}
