@@ -54,7 +54,7 @@ func (g *gate) handOutChild(c *call, out CallHandedOut) {
 	}
 	g.spawned++
 	g.granted, g.grantedTokens = g.granted.plus(hold), g.grantedTokens+tokens
-	spec.Input, spec.Source, spec.Labels, spec.Traceparent = inputOf(c.Call.Args), "run", s.spec.Labels, s.spec.Traceparent
+	spec.Input, spec.Source, spec.Labels, spec.Traceparent = inputOf(c.asSent().Args), "run", s.spec.Labels, s.spec.Traceparent
 	spec.Limits.Cost, spec.Limits.TotalTokens = hold, tokens
 	spec.Limits.OutputTokens = min(spec.Limits.OutputTokens, tokens)
 	spec.Limits.Deadline, spec.Limits.WallTime = min(spec.Limits.Deadline, work), min(spec.Limits.WallTime, wall)
@@ -278,6 +278,6 @@ func (s *State) ChildReport() *Outgoing {
 	return &Outgoing{RunID: s.spec.Parent.RunID, Body: ChildFinished{
 		CallID: s.spec.Parent.CallID, ChildID: s.run.ID, State: s.finished.State, Stop: s.finished.Stop,
 		Answer: s.finished.Answer, Partial: s.finished.Partial, Usage: s.spend.usage.Add(s.spend.childUsage), Tokens: s.spend.used().Total(), Cost: s.spend.cost,
-		Estimated: s.spend.estimated, ModelCalls: s.spend.calls + s.spend.childCalls, SideEffects: s.calls.sideEffects(),
+		Estimated: s.spend.estimated, ModelCalls: s.spend.calls + s.spend.childCalls, SideEffects: s.calls.sideEffects(s.run),
 	}}
 }

@@ -29,7 +29,7 @@ func (g *gate) judgeDoubt(c *call) {
 	switch {
 	case can && !g.now.Before(c.verify) && g.verify == nil:
 		g.verify = &VerifyCall{CallID: c.Call.ID, Doubted: c.spec, Age: g.now.Sub(c.doubted), Send: Send{
-			Call:    ToolCall{ID: c.Call.ID, Name: verifier.Name, Args: marshal(map[string]any{"key": c.Key, "tool": c.Call.Name, "arguments": json.RawMessage(objectOr(c.Call.Args))})},
+			Call:    ToolCall{ID: c.Call.ID, Name: verifier.Name, Args: marshal(map[string]any{"key": c.Key, "tool": c.Call.Name, "arguments": json.RawMessage(objectOr(c.asSent().Args))})},
 			Spec:    verifier,
 			Attempt: c.Attempt, Key: c.Key, MaxResult: fullResults,
 		}}
@@ -145,7 +145,7 @@ func (l *ledger) denied(c *call) string {
 }
 
 // sideEffects is the ledger of what was done, or may have been done, in the world.
-func (l *ledger) sideEffects() []SideEffectHead {
+func (l *ledger) sideEffects(run RunRef) []SideEffectHead {
 	var all []SideEffectHead
 	for _, id := range l.order {
 		c := l.byID[id]
@@ -156,8 +156,12 @@ func (l *ledger) sideEffects() []SideEffectHead {
 		if c.Effect == ReadOnly || c.Attempt == 0 || c.spec.Builtin != "" {
 			continue
 		}
+		hash := c.ArgsHash
+		if c.Edited != "" {
+			hash = ArgsHash(run, c.asSent())
+		}
 		all = append(all, SideEffectHead{
-			CallID: id, Tool: c.Call.Name, Effect: c.Effect, ArgsHash: c.ArgsHash, Key: c.Key, State: c.State, Outcome: c.Outcome,
+			CallID: id, Tool: c.Call.Name, Effect: c.Effect, ArgsHash: hash, Key: c.Key, State: c.State, Outcome: c.Outcome,
 		})
 	}
 	return all

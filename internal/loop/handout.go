@@ -115,7 +115,7 @@ func answerOf(calls []*call) (string, bool) {
 		switch {
 		case c.State != CallSucceeded:
 		case c.spec.Builtin == BuiltinFinish:
-			return c.Call.Args, true
+			return c.asSent().Args, true
 		case c.child != nil && c.spec.Child.HandOver:
 			return c.child.answer, true
 		}

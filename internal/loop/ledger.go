@@ -127,6 +127,15 @@ func (c *call) close(o Outcome, content, fingerprint string, at time.Time) {
 	c.Outcome, c.Result, c.result, c.FinishedAt = o, content, fingerprint, at
 }
 
+// asSent is the call as it is sent: with the arguments that were approved.
+func (c *call) asSent() ToolCall {
+	sent := c.Call
+	if c.Edited != "" {
+		sent.Args = c.Edited
+	}
+	return sent
+}
+
 // neverAgain is what the model is told of a call that is not sent now, nor later:
 // the truth about the sends before.
 func (c *call) neverAgain(why string) string {
@@ -146,7 +155,7 @@ func (l *ledger) applyRequested(e ApprovalRequested, at time.Time) error {
 	return nil
 }
 
-func (l *ledger) applyDecided(run RunRef, e ApprovalDecided, at time.Time) error {
+func (l *ledger) applyDecided(e ApprovalDecided, at time.Time) error {
 	c, err := l.get(e.CallID, CallAwaitingApproval)
 	if err != nil {
 		return err
@@ -160,8 +169,8 @@ func (l *ledger) applyDecided(run RunRef, e ApprovalDecided, at time.Time) error
 		c.State = CallApproved
 		delete(l.denials, c.Call.Name)
 		if e.Args != "" && e.Args != c.Call.Args {
-			c.Edited, c.Call.Args = e.Args, e.Args
-			c.ArgsHash, c.print = ArgsHash(run, c.Call), callPrint(c.spec, c.Call) //nolint:forbidigo // a field, not the builtin
+			c.Edited = e.Args
+			c.print = callPrint(c.spec, c.asSent()) //nolint:forbidigo // a field, not the builtin
 		}
 		return nil
 	}

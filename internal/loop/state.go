@@ -117,7 +117,7 @@ func (s *State) apply(e Event) error {
 	case ApprovalRequested:
 		err = s.calls.applyRequested(b, e.At)
 	case ApprovalDecided:
-		err = s.calls.applyDecided(s.run, b, e.At)
+		err = s.calls.applyDecided(b, e.At)
 	case CallBegun:
 		err = s.calls.applyBegun(b, e.At)
 	case CallFinished:

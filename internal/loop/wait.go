@@ -58,7 +58,7 @@ func (g *gate) handOutWait(c *call, out CallHandedOut) {
 // readWait reads and bounds the arguments of a wait.
 func (g *gate) readWait(c *call) (waitArgs, string) {
 	var args waitArgs
-	if err := json.Unmarshal([]byte(c.Call.Args), &args); err != nil {
+	if err := json.Unmarshal([]byte(c.asSent().Args), &args); err != nil {
 		return args, "the arguments cannot be read: " + err.Error()
 	}
 	begun := g.now
