@@ -59,7 +59,7 @@ const (
 )
 
 // providerName is what a model reference can name.
-var providerName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`) //nolint:gochecknoglobals // a constant
+var providerName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
 // openedProviders are the providers that this process can reach.
 type openedProviders struct {
@@ -98,17 +98,18 @@ func openProviders(c config) (openedProviders, error) {
 // name with LOOPD_ before it, so that loopd needs no file to begin with.
 func (c *config) wellKnownProviders() map[string]providerConfig {
 	found := map[string]providerConfig{}
-	add := func(name string, p providerConfig) {
+	add := func(name, owner string, p providerConfig) {
+		p.APIKeyEnv = "LOOPD_" + strings.ToUpper(owner) + "_API_KEY"
 		if c.getenv(p.APIKeyEnv) != "" || c.getenv(p.APIKeyEnv+"_FILE") != "" {
 			found[name] = p
 		}
 	}
-	add("anthropic", providerConfig{Kind: kindAnthropic, APIKeyEnv: "LOOPD_ANTHROPIC_API_KEY", BaseURL: c.anthropicURL})
-	add("openai", providerConfig{Kind: kindOpenAI, APIKeyEnv: "LOOPD_OPENAI_API_KEY", BaseURL: c.openaiURL})
-	add("openai-responses", providerConfig{Kind: kindResponses, APIKeyEnv: "LOOPD_OPENAI_API_KEY", BaseURL: c.openaiURL, Prices: "openai"})
-	add("gemini", providerConfig{Kind: kindGemini, APIKeyEnv: "LOOPD_GEMINI_API_KEY"})
+	add("anthropic", "anthropic", providerConfig{Kind: kindAnthropic, BaseURL: c.anthropicURL})
+	add("openai", "openai", providerConfig{Kind: kindOpenAI, BaseURL: c.openaiURL})
+	add("openai-responses", "openai", providerConfig{Kind: kindResponses, BaseURL: c.openaiURL, Prices: "openai"})
+	add("gemini", "gemini", providerConfig{Kind: kindGemini})
 	for _, name := range []string{"groq", "deepseek", "mistral", "openrouter", "xai"} {
-		add(name, providerConfig{Kind: kindOpenAI, Profile: name, APIKeyEnv: "LOOPD_" + strings.ToUpper(name) + "_API_KEY"})
+		add(name, name, providerConfig{Kind: kindOpenAI, Profile: name})
 	}
 	return found
 }
@@ -117,7 +118,7 @@ func (c *config) wellKnownProviders() map[string]providerConfig {
 // error: it would be a limit or a header that silently does not count.
 func readProviders(path string) (map[string]providerConfig, error) {
 	if path == "" {
-		return nil, nil
+		return map[string]providerConfig{}, nil
 	}
 	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
 	if err != nil {

@@ -81,7 +81,7 @@ func newRunsGauge(store *postgres.Store) stateGauge {
 			counts, err := store.CountRuns(ctx)
 			named := map[string]int64{}
 			for _, s := range []loop.RunState{loop.StateQueued, loop.StateRunning, loop.StateRequiresAction, loop.StatePaused, loop.StateCancelling} {
-				named[string(s)] = int64(counts[s])
+				named[string(s)] = counts[s]
 			}
 			return named, err
 		},

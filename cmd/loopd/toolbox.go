@@ -42,7 +42,11 @@ func (t toolbox) Call(ctx context.Context, req engine.ToolRequest) loop.ToolRepl
 // remember runs the built-in notes. An agent has notes for each subject, and those
 // of runs about nobody in particular.
 func (t toolbox) remember(ctx context.Context, req engine.ToolRequest) loop.ToolReply {
-	var args struct{ Key, Text, Query string }
+	var args struct {
+		Key   string `json:"key"`
+		Text  string `json:"text"`
+		Query string `json:"query"`
+	}
 	if err := json.Unmarshal([]byte(req.Call.Args), &args); err != nil {
 		return noteReply(loop.OutcomeInvalidArgs, map[string]any{"error": "the arguments cannot be read: " + err.Error()})
 	}

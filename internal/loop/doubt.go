@@ -33,7 +33,7 @@ func (g *gate) judgeDoubt(c *call) {
 			Spec:    verifier,
 			Attempt: c.Attempt, Key: c.Key, MaxResult: fullResults,
 		}}
-	case g.s.spec.Definition.OnDoubt == DoubtTellsModel && !(can && g.now.Sub(c.doubted) <= quarantine(c.spec)):
+	case g.s.spec.Definition.OnDoubt == DoubtTellsModel && (!can || g.now.Sub(c.doubted) > quarantine(c.spec)):
 		g.ended = append(g.ended, DoubtTold{
 			CallID:  c.Call.ID,
 			Content: "The outcome of the call is unknown: it may have taken effect. Do not repeat it. Check the state first, or say that it is not certain.",

@@ -286,7 +286,7 @@ func (h *history) perform(action loop.Action) {
 	case loop.VerifyCall:
 		h.append(a.Verified(loop.ToolReply{
 			Outcome: rarely(h, loop.OutcomeOK, loop.OutcomePermanent),
-			Content: pick(h, `{"took_effect":true,"result":"r"}`, `{"took_effect":false}`, `{"took_effect":false}`, `so so`),
+			Content: pick(h, `{"took_effect":true,"result":"r"}`, `{"took_effect":false}`, `{"took_effect":false}`, `maybe`),
 		}, h.now))
 	case loop.Suspend:
 		h.wait()

@@ -170,7 +170,7 @@ func (l *ledger) applyDecided(e ApprovalDecided, at time.Time) error {
 		delete(l.denials, c.Call.Name)
 		if e.Args != "" && e.Args != c.Call.Args {
 			c.Edited = e.Args
-			c.print = callPrint(c.spec, c.asSent()) //nolint:forbidigo // a field, not the builtin
+			c.print = callPrint(c.spec, c.asSent())
 		}
 		return nil
 	}

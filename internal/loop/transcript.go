@@ -198,7 +198,8 @@ func (s *State) mayCount() bool {
 // it, unpaid, if it is too large.
 func (s *State) inputEstimate() int64 {
 	t := &s.talk
-	from, size := 0, int64(0)
+	var from int
+	var size int64
 	switch {
 	case t.anchor > 0:
 		from, size = t.anchorAt, t.anchor

@@ -9,7 +9,7 @@ import (
 )
 
 // builtins are the tools that loopd runs itself: what the model reads of them.
-var builtins = map[loop.Builtin]loop.ToolSpec{ //nolint:gochecknoglobals // a table of constants
+var builtins = map[loop.Builtin]loop.ToolSpec{
 	loop.BuiltinWait: {
 		Name: "wait", Effect: loop.ReadOnly, Pollable: true,
 		Description: "Wait without using tokens: for some seconds, until a time, or until the result of a tool that can be polled changes. Prefer this to calling a tool again and again.",
