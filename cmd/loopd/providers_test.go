@@ -32,7 +32,7 @@ func providersFile(t *testing.T, text string) string {
 func TestBadProvidersNameTheMember(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"providers: {groq: {kind: openai, nonsense: x}}":                                                         `unknown field "nonsense"`,
+		"providers: {groq: {kind: openai, nonsense: x}}":                                                      `unknown field "nonsense"`,
 		"providers: {a: {kind: telepathy}}":                                                                   `providers.a.kind: "telepathy" is none of anthropic, openai, openai_responses, gemini`,
 		"providers: {Groq: {kind: openai}}":                                                                   "providers.Groq.name: use a-z",
 		"providers: {a: {kind: openai, profile: nosuch}}":                                                     `providers.a.profile: openai: profile "nosuch" is not known`,
