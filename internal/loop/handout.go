@@ -109,13 +109,21 @@ func (g *gate) judgeOffered(c *call) {
 }
 
 // answerOf is the final answer that a finished batch brought by itself: what the
-// model gave to the built-in finish, or what a child run answered for it.
-func answerOf(calls []*call) (string, bool) {
+// model gave to the built-in finish, or what a child run answered for it. An agent
+// without an output contract finishes with a text.
+func (s *State) answerOf(calls []*call) (string, bool) {
 	for _, c := range calls {
 		switch {
 		case c.State != CallSucceeded:
 		case c.spec.Builtin == BuiltinFinish:
-			return c.asSent().Args, true
+			args := c.asSent().Args
+			var plain struct {
+				Answer string `json:"answer"`
+			}
+			if len(s.spec.Definition.OutputSchema) == 0 && json.Unmarshal([]byte(args), &plain) == nil && plain.Answer != "" {
+				return plain.Answer, true
+			}
+			return args, true
 		case c.child != nil && c.spec.Child.HandOver:
 			return c.child.answer, true
 		}

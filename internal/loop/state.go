@@ -305,7 +305,7 @@ func (s *State) closeBatch(e Event) {
 	s.calls.batch = nil
 	s.talk.add(m, e.Seq, s.iterations, e.At)
 	s.prints = append(s.prints, footprintOf(s.iterations, calls))
-	if text, ok := answerOf(calls); ok {
+	if text, ok := s.answerOf(calls); ok {
 		s.answer = &answered{finish: FinishDone, text: text, kept: true}
 	}
 }
