@@ -21,7 +21,7 @@ const countTimeout = 10 * time.Second
 func (o *owner) perform(ctx context.Context, action loop.Action) (released bool, err error) {
 	switch a := action.(type) {
 	case loop.Record:
-		return false, o.commit(ctx, batch{bodies: a.Intent()})
+		return false, o.commit(ctx, batch{bodies: a.Intent(), intent: a.AfterSignals})
 	case loop.CallModel:
 		if ready, released, err := o.awaitShare(ctx, a); !ready || err != nil {
 			return released, err
@@ -41,8 +41,6 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 		return false, o.checkAnswer(ctx, a)
 	case loop.Sleep:
 		return o.sleepUntil(ctx, a)
-	case loop.HandOut:
-		return false, o.commit(ctx, batch{bodies: a.Intent(), intent: true})
 	case loop.VerifyCall:
 		return false, o.verify(ctx, a)
 	case loop.Suspend:

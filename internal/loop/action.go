@@ -18,7 +18,12 @@ type intent struct{ bodies []Body }
 func (i intent) Intent() []Body { return i.bodies }
 
 // Record has nothing to perform: append its events and ask Next again.
-type Record struct{ intent }
+type Record struct {
+	intent
+	// AfterSignals: only once every signal that waits has been seen, because one
+	// may say otherwise, or because work starts with the record.
+	AfterSignals bool
+}
 
 // CallModel sends one request. Append a ModelAnswered or a ModelFailed.
 type CallModel struct {
@@ -53,9 +58,6 @@ type Send struct {
 	MaxResult int64 // bytes of the result that the model may see
 	Poll      *Poll // of the built-in wait: what to make of the result; else nil
 }
-
-// HandOut has calls run by somebody else: with the intent everything is done.
-type HandOut struct{ intent }
 
 // VerifyCall asks the tool that can tell whether a call in doubt took effect.
 // Append what Verified makes of the reply. The send is READ_ONLY and leaves no

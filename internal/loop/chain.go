@@ -62,7 +62,7 @@ func (s *State) fallBack(class ErrorClass, message string) Action {
 	if s.talk.last().Role == RoleAssistant { // a paused answer, which only its own model can continue
 		fell.Say = "Your answer was interrupted. Go on from where it ends."
 	}
-	return Record{intent{[]Body{fell}}}
+	return Record{intent: intent{[]Body{fell}}}
 }
 
 // applyFellBack starts over with the request, not with the run: the budgets keep

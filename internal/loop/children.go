@@ -211,7 +211,7 @@ func (s *State) unwind(now time.Time, why string) Action {
 	}
 	switch {
 	case facts != nil:
-		return Record{intent{facts}}
+		return Record{intent: intent{facts}}
 	case !until.IsZero():
 		return Suspend{intent{[]Body{Suspended{Reason: WaitChild, Until: until}}}}
 	}

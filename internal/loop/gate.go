@@ -20,6 +20,7 @@ type gate struct {
 	ended, handed  []Body
 	sends          []Send
 	starting       []*call
+	expired        bool // something was not decided in time
 	verify         *VerifyCall
 	wait           Wait
 	until          time.Time // earliest deadline of what is waited for
@@ -47,10 +48,8 @@ func (g *gate) action() Action {
 	switch {
 	case len(g.sends) > 0:
 		return CallTools{intent{append(facts, starts...)}, g.sends, g.s.spec.Limits.ParallelCalls, g.s.workDeadline(g.now)}
-	case len(starts) > 0:
-		return HandOut{intent{append(facts, starts...)}}
-	case len(facts) > 0:
-		return Record{intent{facts}}
+	case len(starts)+len(facts) > 0: // a decision may have arrived in the moment in which it expires
+		return Record{intent: intent{append(facts, starts...)}, AfterSignals: len(starts) > 0 || g.expired}
 	case g.verify != nil:
 		return *g.verify
 	}
@@ -64,6 +63,7 @@ func (g *gate) judge(c *call) {
 		g.judgePlanned(c)
 	case CallAwaitingApproval:
 		if !g.now.Before(c.Until) {
+			g.expired = true
 			g.refuse(c, OutcomeDenied, "Nobody approved the call in time; it did not run.")
 			return
 		}

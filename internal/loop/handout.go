@@ -94,13 +94,16 @@ func (g *gate) judgeOffered(c *call) {
 	case g.now.Before(c.Until):
 		g.waitFor(WaitResult, c.Until)
 	case c.child != nil:
+		g.expired = true
 		g.ended = append(g.ended, g.s.lostChild(c))
 	case c.Effect.Repeatable() || c.spec.Builtin == BuiltinAskHuman:
+		g.expired = true
 		g.ended = append(g.ended, CallFinished{
 			CallID: c.Call.ID, Attempt: c.Attempt, Outcome: OutcomeTimeout,
 			Content: "Nobody gave the result in time.", ResultHash: digest("result", "timeout", ""),
 		})
 	default:
+		g.expired = true
 		g.ended = append(g.ended, CallDoubted{
 			CallID: c.Call.ID, Attempt: c.Attempt, Until: g.s.patience(g.now, doubtWait),
 			Reason: "the result was not given in time; the call may have run",

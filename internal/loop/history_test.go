@@ -266,6 +266,7 @@ func (h *history) perform(action loop.Action) {
 		if len(a.Intent()) == 0 {
 			h.t.Fatalf("an empty record: Next would be asked for ever")
 		}
+		h.children()
 	case loop.CallModel:
 		h.audit.request(a)
 		if !h.crash(24) {
@@ -281,8 +282,6 @@ func (h *history) perform(action loop.Action) {
 		h.checkAnswer(a)
 	case loop.Sleep:
 		h.sleep(a)
-	case loop.HandOut:
-		h.children()
 	case loop.VerifyCall:
 		h.append(a.Verified(loop.ToolReply{
 			Outcome: rarely(h, loop.OutcomeOK, loop.OutcomePermanent),

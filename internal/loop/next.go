@@ -72,7 +72,7 @@ func (s *State) settleLost(now time.Time) Action {
 	if facts == nil {
 		return nil
 	}
-	return Record{intent{facts}}
+	return Record{intent: intent{facts}}
 }
 
 // endOfPatience ends runs that were cancelled, that keep killing their workers,
@@ -255,7 +255,7 @@ func (s *State) afterTruncated(a *answered) Action {
 		})
 	}
 	if a.kept && s.talk.last().Role == RoleAssistant {
-		return Record{intent{[]Body{Tripped{
+		return Record{intent: intent{[]Body{Tripped{
 			Guard: "truncated", Verdict: VerdictNudge, Reason: Truncated, Iteration: s.iterations,
 			Message: "an answer was cut off at the output limit twice",
 			Say:     "Your answer was cut off at the output limit. Answer again, shorter.",
@@ -298,7 +298,7 @@ func (s *State) nextModelCall(now time.Time) Action {
 	if first := trips[0]; first.Verdict == VerdictStop {
 		return s.finishAfter(facts, StateStopped, stopOf(first), true)
 	}
-	return Record{intent{facts}}
+	return Record{intent: intent{facts}}
 }
 
 // callModel is the action for a planned call; a plan that no money or time is

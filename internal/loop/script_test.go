@@ -467,7 +467,7 @@ func (s *script) settle() {
 		}
 		s.append(action.Intent()...)
 		switch a := action.(type) {
-		case loop.Record, loop.End, loop.HandOut:
+		case loop.Record, loop.End:
 		case loop.CallModel:
 			s.model, s.busy = &a, true
 			s.tell(a.Request)
