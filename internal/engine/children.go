@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/loopd/loopd/internal/loop"
 )
@@ -60,7 +59,8 @@ func (o *owner) askPolicies(ctx context.Context) (decided bool, err error) {
 		if err != nil || !ok {
 			continue
 		}
-		if err := o.commit(ctx, batch{bodies: []loop.Body{decision}}); err != nil {
+		// A person who decided meanwhile goes first.
+		if err := o.commit(ctx, batch{bodies: []loop.Body{decision}, intent: true}); err != nil {
 			return false, err
 		}
 		decided = true
@@ -92,13 +92,10 @@ func (o *owner) needsApproval(spec loop.ToolSpec, call loop.ToolCall) string {
 // verify asks the tool that can tell whether a call in doubt took effect.
 func (o *owner) verify(ctx context.Context, a loop.VerifyCall) error {
 	results := make(chan toolResult, 1)
-	o.forkCall(ctx, a.Send, now().Add(a.Send.Spec.Timeout), results)
+	o.forkCall(ctx, a.Send, o.clock.now().Add(a.Send.Spec.Timeout), results)
 	r := <-results
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	return o.commit(ctx, batch{bodies: []loop.Body{a.Verified(r.reply, now())}})
+	return o.commit(ctx, batch{bodies: []loop.Body{a.Verified(r.reply, o.clock.now())}, intent: true})
 }
-
-// now is the time as Postgres keeps it.
-func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

@@ -31,7 +31,7 @@ type batch struct {
 // is in, or until the lease is lost.
 func (o *owner) commit(ctx context.Context, b batch) error {
 	out := Batch{Intent: b.intent, Release: b.release, SignalsSeen: o.seen}
-	at := now()
+	at := o.clock.now()
 	for _, body := range b.bodies {
 		ev := loop.Event{Seq: o.state.Seq() + 1, At: at, Epoch: o.lease.Epoch, Body: body}
 		if err := o.state.Apply(ev); err != nil {

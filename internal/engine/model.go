@@ -152,7 +152,7 @@ func (o *owner) failed(ctx context.Context, a loop.CallModel, err error, latency
 		record.Class = loop.ErrorQuota
 		record.Message += fmt.Sprintf(" (asked to wait %s, more than the %s that loopd waits)", me.RetryAfter, longestRetryAfter)
 	case me.Class.Retryable():
-		record.RetryAt = time.Now().Add(max(me.RetryAfter, o.backoff())).UTC().Truncate(time.Microsecond)
+		record.RetryAt = o.clock.now().Add(max(me.RetryAfter, o.backoff())).Truncate(time.Microsecond)
 		switch {
 		case me.Code == loop.CodeCircuitOpen: // it was not sent
 		case o.lane().TakeRetry(me.Class):

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/loopd/loopd/internal/engine/traffic"
 	"github.com/loopd/loopd/internal/loop"
@@ -26,6 +25,7 @@ type owner struct {
 	seen    int64         // id of the newest signal taken
 	spans   *spans
 
+	clock   clock
 	asked   map[string]bool // calls that policies have been asked about
 	place   place           // in the queue of the provider
 	retryOf loop.ErrorClass // of the failure that the next model call tries again
@@ -35,7 +35,7 @@ type owner struct {
 
 func newOwner(e *Engine, l loop.Lease, stop context.CancelCauseFunc, draining <-chan struct{}) *owner {
 	return &owner{
-		e: e, lease: l, stop: stop, draining: draining, poked: make(chan struct{}, 1), asked: map[string]bool{},
+		e: e, lease: l, stop: stop, draining: draining, poked: make(chan struct{}, 1), asked: map[string]bool{}, clock: clockOf(l),
 		log: e.cfg.Log.With("run", l.Run.ID, "epoch", l.Epoch),
 	}
 }
@@ -72,7 +72,7 @@ func (o *owner) drive(ctx context.Context) error {
 		if o.isDraining() {
 			return o.commit(ctx, batch{bodies: []loop.Body{loop.Suspended{Reason: loop.WaitDrain}}, release: true})
 		}
-		released, err := o.perform(ctx, o.state.Next(time.Now()))
+		released, err := o.perform(ctx, o.state.Next(o.clock.now()))
 		if errors.Is(err, loop.ErrSignalled) { // nothing was written, so nothing was released
 			released, err = false, o.load(ctx) // the state holds an intent that was not written
 		}

@@ -46,7 +46,7 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 	case loop.Suspend:
 		return o.suspend(ctx, a)
 	case loop.End:
-		return true, o.commit(ctx, batch{bodies: a.Intent(), release: true})
+		return true, o.commit(ctx, batch{bodies: a.Intent(), release: true, intent: a.AfterSignals})
 	case loop.Done:
 		return true, o.e.cfg.Journal.Append(ctx, o.lease, Batch{Release: true, Head: o.state.Head()})
 	}

@@ -65,7 +65,7 @@ func (o *owner) awaitShare(ctx context.Context, a loop.CallModel) (ready, releas
 		}
 		return true, false, nil
 	}
-	if released, err := o.tellWait(ctx, a, ticket.Until()); released || err != nil {
+	if released, err := o.tellWait(ctx, a, earlier(ticket.Until(), a.Deadline)); released || err != nil {
 		return false, released, err
 	}
 	return o.isReady(ctx, ticket, time.Until(a.Deadline)), false, context.Cause(ctx)
@@ -75,12 +75,11 @@ func (o *owner) awaitShare(ctx context.Context, a loop.CallModel) (ready, releas
 // it must not cost the run a try. With another model to ask, that one is asked.
 func (o *owner) awaitCircuit(ctx context.Context, a loop.CallModel, wait time.Duration) (ready, released bool, err error) {
 	o.place.leave(traffic.End{})
-	until := now().Add(wait)
+	until := earlier(o.clock.now().Add(wait+time.Millisecond), a.Deadline) // never a wait of nothing
 	if released, err := o.tellWait(ctx, a, until); released || err != nil {
 		return false, released, err
 	}
-	never := make(chan struct{})
-	o.await(ctx, never, time.Until(earlier(until, a.Deadline)))
+	o.await(ctx, nil, time.Until(until)) // nothing comes: only the time, or who wants the owner
 	return false, false, context.Cause(ctx)
 }
 

@@ -83,6 +83,11 @@ func (o *owner) forkCall(ctx context.Context, send loop.Send, deadline time.Time
 	bounded, cancel := context.WithDeadline(parent, limit)
 	stop := func() { cancel(); release() }
 	traced, span := o.spans.tool(bounded, send)
+	spec := o.state.Spec() // here, not in the fork: only the owner's goroutine touches the state
+	req := ToolRequest{
+		Run: o.lease.Run, Agent: spec.Agent, Subject: spec.Labels[subjectLabel],
+		Spec: send.Spec, Call: send.Call, Key: send.Key, Attempt: send.Attempt,
+	}
 	fork(o.e.sup, results, func() toolResult {
 		defer stop()
 		if ctx.Err() != nil {
@@ -91,9 +96,7 @@ func (o *owner) forkCall(ctx context.Context, send loop.Send, deadline time.Time
 			return toolResult{send, reply}
 		}
 		began := time.Now()
-		reply := o.e.cfg.Tools.Call(traced, ToolRequest{
-			Run: o.lease.Run, Agent: o.state.Spec().Agent, Subject: o.state.Spec().Labels[subjectLabel], Spec: send.Spec, Call: send.Call, Key: send.Key, Attempt: send.Attempt,
-		})
+		reply := o.e.cfg.Tools.Call(traced, req)
 		reply.Duration = time.Since(began)
 		span.endTool(reply)
 		return toolResult{send, reply}
@@ -117,7 +120,7 @@ func (o *owner) workerContext(ctx context.Context) (_ context.Context, release f
 // finished is the record of one send: its result, or the doubt about it.
 func (o *owner) finished(r toolResult) loop.Body {
 	if r.reply.Outcome == loop.OutcomeUnknown && !r.send.Spec.Effect.Repeatable() {
-		return o.state.Doubt(r.send, strings.ToValidUTF8(r.reply.Content, "�"), now())
+		return o.state.Doubt(r.send, strings.ToValidUTF8(r.reply.Content, "�"), o.clock.now())
 	}
 	content := strings.ToValidUTF8(r.reply.Content, "�")
 	shown, cut := loop.CutResult(content, r.send.MaxResult)

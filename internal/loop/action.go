@@ -91,7 +91,10 @@ type Sleep struct {
 type Suspend struct{ intent }
 
 // End ends the run: give the lease back with the intent.
-type End struct{ intent }
+type End struct {
+	intent
+	AfterSignals bool // as of Record: a word that ends the doubt may be waiting
+}
 
 // Done says that the run has finished, there is nothing to do or to append.
 type Done struct{ intent }

@@ -40,11 +40,12 @@ func (c *chain) applyFellBack(e FellBack) error {
 }
 
 // next is the model to fall back to after a failure of the class, or "". What is
-// wrong with an account is wrong with all models of the provider.
-func (c *chain) next(class ErrorClass) string {
+// wrong with an account, or closed to a provider, is so for all of its models.
+func (c *chain) next(class ErrorClass, code string) string {
 	failed, _ := SplitModel(c.model())
+	elsewhere := class == ErrorQuota || code == CodeCircuitOpen
 	for _, m := range c.models[c.at+1:] {
-		if provider, _ := SplitModel(m); class != ErrorQuota || provider != failed {
+		if provider, _ := SplitModel(m); !elsewhere || provider != failed {
 			return m
 		}
 	}
@@ -53,8 +54,8 @@ func (c *chain) next(class ErrorClass) string {
 
 // fallBack goes on with another model when the one in use cannot answer, or is
 // nil when there is none to go on with.
-func (s *State) fallBack(class ErrorClass, message string) Action {
-	to := s.chain.next(class)
+func (s *State) fallBack(class ErrorClass, code, message string) Action {
+	to := s.chain.next(class, code)
 	if to == "" {
 		return nil
 	}
@@ -81,8 +82,8 @@ func (s *State) applyFellBack(b FellBack, e Event) error {
 	return nil
 }
 
-// CanFallBack reports whether another model could be asked instead.
-func (s *State) CanFallBack() bool { return s.chain.next(ErrorServer) != "" }
+// CanFallBack reports whether another provider's model could be asked instead.
+func (s *State) CanFallBack() bool { return s.chain.next(ErrorServer, CodeCircuitOpen) != "" }
 
 // Model is the reference of the model in use.
 func (s *State) Model() string { return s.chain.model() }

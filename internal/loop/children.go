@@ -9,60 +9,81 @@ import (
 
 // child is what a run knows of a child run.
 type child struct {
-	hold        USD
-	tokens      int64
-	cancelled   time.Time // when it was asked to end; zero: it was not
-	answer      string
-	sideEffects []SideEffectHead
+	hold      grant
+	settled   bool
+	cancelled time.Time // when it was asked to end; zero: it was not
+	answer    string
 }
 
 // minChild is the least that a child run is started with: it could not even wrap
 // up with less.
 const minChild = MicroUSD * 100
 
-// handOutChild starts a child run with its share of what the parent has left. The
-// parent's own next call and its wrap-up stay paid for.
+// handOutChild starts a child run with its share of what the parent has left.
 func (g *gate) handOutChild(c *call, out CallHandedOut) {
-	s, l := g.s, g.s.spec.Limits
-	depth := 1
-	if s.spec.Parent != nil {
-		depth = s.spec.Parent.Depth + 1
-	}
-	active, total, same := s.calls.children(c)
-	active += g.spawned
-	hold, tokens := s.childShare(g.childrenToCome(c), g.granted, g.grantedTokens)
+	given := g.s.childShare(c.spec.Child.HandOver, g.childrenToCome(c), g.granted)
 	spec := c.spec.Child.Spec
-	hold, tokens = min(hold, spec.Limits.Cost), min(tokens, spec.Limits.TotalTokens)
-	work := l.Deadline - l.wrapUpSlice() - s.tenure.elapsed(g.now)
-	wall := s.createdAt.Add(l.WallTime - s.lastStretch()).Sub(g.now)
-	refusal := ""
-	switch {
-	case depth > l.ChildDepth:
-		refusal = fmt.Sprintf("agents may start agents %d deep", l.ChildDepth)
-	case total+g.spawned >= l.Children:
-		refusal = fmt.Sprintf("the run may start %d child runs and has started them", l.Children)
-	case active >= l.ActiveChildren:
-		refusal = fmt.Sprintf("%d child runs may be active at once", l.ActiveChildren)
-	case same >= maxSameChild:
-		refusal = "the same task was given to this agent before; what came of it stands"
-	case hold < min(minChild, spec.Limits.Cost) || tokens < 1 || work < time.Second || wall < time.Second:
-		refusal = "not enough money, tokens or time is left for a run of its own"
-	}
-	if refusal != "" {
+	given = given.within(spec.Limits)
+	work, wall := g.s.workDeadline(g.now).Sub(g.now), g.s.patience(g.now, spec.Limits.WallTime).Sub(g.now)
+	if refusal := g.childRefusal(c, given, min(work, wall)); refusal != "" {
 		g.refuse(c, OutcomeSkipped, "The agent was not started: "+refusal+".")
 		return
 	}
 	g.spawned++
-	g.granted, g.grantedTokens = g.granted.plus(hold), g.grantedTokens+tokens
-	spec.Input, spec.Source, spec.Labels, spec.Traceparent = inputOf(c.asSent().Args), "run", s.spec.Labels, s.spec.Traceparent
-	spec.Limits.Cost, spec.Limits.TotalTokens = hold, tokens
-	spec.Limits.OutputTokens = min(spec.Limits.OutputTokens, tokens)
+	g.granted = g.granted.plus(given)
+	spec.Input, spec.Source, spec.Labels, spec.Traceparent = inputOf(c.asSent().Args), "run", g.s.spec.Labels, g.s.spec.Traceparent
+	spec.Limits.Cost, spec.Limits.TotalTokens, spec.Limits.ModelCalls = given.cost, given.tokens, given.calls
+	spec.Limits.OutputTokens = min(spec.Limits.OutputTokens, given.tokens)
 	spec.Limits.Deadline, spec.Limits.WallTime = min(spec.Limits.Deadline, work), min(spec.Limits.WallTime, wall)
-	spec.Limits.ChildDepth = l.ChildDepth
-	spec.Parent = &ParentRef{RunID: s.run.ID, CallID: c.Call.ID, RootID: s.root(), Depth: depth}
-	out.ChildID, out.Child, out.Hold, out.Tokens = childID(s.run, c.Call.ID), &spec, hold, tokens
-	out.Until = g.now.Add(spec.Limits.WallTime + min(childMargin, s.lastStretch()/2))
+	spec.Limits.ChildDepth = g.s.spec.Limits.ChildDepth
+	spec.Parent = &ParentRef{RunID: g.s.run.ID, CallID: c.Call.ID, RootID: g.s.root(), Depth: g.s.childDepth()}
+	out.ChildID, out.Child = childID(g.s.run, c.Call.ID), &spec
+	out.Hold, out.Tokens, out.ModelCalls = given.cost, given.tokens, given.calls
+	out.Until = g.now.Add(spec.Limits.WallTime + min(childMargin, g.s.lastStretch()/2))
 	g.handed = append(g.handed, out)
+}
+
+// childRefusal is why no child run may be started for the call, or "".
+func (g *gate) childRefusal(c *call, given grant, left time.Duration) string {
+	l := g.s.spec.Limits
+	active, total, same := g.s.calls.children(c)
+	switch {
+	case g.s.childDepth() > l.ChildDepth:
+		return fmt.Sprintf("agents may start agents %d deep", l.ChildDepth)
+	case total+g.spawned >= l.Children:
+		return fmt.Sprintf("the run may start %d child runs and has started them", l.Children)
+	case active+g.spawned >= l.ActiveChildren:
+		return fmt.Sprintf("%d child runs may be active at once", l.ActiveChildren)
+	case same >= maxSameChild:
+		return "the same was asked of this agent before; what came of it stands"
+	case given.cost < min(minChild, c.spec.Child.Spec.Limits.Cost) || given.tokens < 1 || given.calls < 1 || left < time.Second:
+		return "not enough money, tokens, model calls or time is left for a run of its own"
+	}
+	return ""
+}
+
+// childDepth is how deep a child run of this run is.
+func (s *State) childDepth() int {
+	if s.spec.Parent != nil {
+		return s.spec.Parent.Depth + 1
+	}
+	return 1
+}
+
+// grant is what a child run may spend out of its parent's budgets.
+type grant struct {
+	cost   USD
+	tokens int64
+	calls  int // model calls
+}
+
+func (a grant) plus(b grant) grant {
+	return grant{a.cost.plus(b.cost), a.tokens + b.tokens, a.calls + b.calls}
+}
+
+// within is the grant as far as the child's own limits let it go.
+func (a grant) within(l Limits) grant {
+	return grant{min(a.cost, l.Cost), min(a.tokens, l.TotalTokens), min(a.calls, l.ModelCalls)}
 }
 
 // maxSameChild is how often one task may be given to an agent: once more than
@@ -73,13 +94,23 @@ const maxSameChild = 2
 // asked to end: a call that changes the world is let end as what it truly is.
 const childMargin = 5 * time.Minute
 
-// childShare is what one of n child runs may cost and use.
-func (s *State) childShare(n int, granted USD, grantedTokens int64) (USD, int64) {
-	l := s.spec.Limits
-	reads := s.inputBound() + s.lastResults
-	free := l.Cost - s.spend.committed() - granted - s.chain.price().Bound(reads, l.FinalOutput)
-	tokens := l.TotalTokens - s.spend.used().Total() - grantedTokens - reads - l.FinalOutput
-	return max(0, free/USD(n)), max(0, tokens/int64(n))
+// childShare is what one of n child runs may spend. Unless the child answers for
+// the parent, one more call of the parent and its wrap-up stay paid for: the call
+// with little output, since its results have been read.
+func (s *State) childShare(handOver bool, n int, granted grant) grant {
+	l, reads := s.spec.Limits, s.inputBound()+s.lastResults
+	free := grant{
+		cost:   l.Cost - s.spend.committed() - granted.cost,
+		tokens: l.TotalTokens - s.spend.used().Total() - granted.tokens,
+		calls:  l.ModelCalls - s.spend.allCalls() - granted.calls,
+	}
+	if !handOver {
+		next := reads + minOutput + minResults
+		free.cost -= s.chain.price().Bound(reads, minOutput).plus(s.chain.price().Bound(next, l.FinalOutput))
+		free.tokens -= reads + minOutput + next + l.FinalOutput
+		free.calls -= 2
+	}
+	return grant{max(0, free.cost/USD(n)), max(0, free.tokens/int64(n)), max(0, free.calls/n)}
 }
 
 // childrenToCome counts the child runs that the batch still asks for, c included.
@@ -114,8 +145,8 @@ func (l *ledger) children(c *call) (active, total, same int) {
 
 // adopt books what is held for a child run.
 func (s *State) adopt(c *call, e CallHandedOut) {
-	c.ChildID, c.child = e.ChildID, &child{hold: e.Hold, tokens: e.Tokens}
-	s.spend.children, s.spend.childTokens = s.spend.children.plus(e.Hold), s.spend.childTokens+e.Tokens
+	c.ChildID, c.child = e.ChildID, &child{hold: grant{e.Hold, e.Tokens, e.ModelCalls}}
+	s.spend.children = s.spend.children.plus(c.child.hold)
 }
 
 // applyChildFinished settles what was held with what was spent.
@@ -128,7 +159,8 @@ func (s *State) applyChildFinished(e ChildFinished, at time.Time) error {
 		return fmt.Errorf("call %q has no child run %q: %w", e.CallID, e.ChildID, ErrImpossible)
 	}
 	s.spend.settleChild(c.child, e)
-	c.child.answer, c.child.sideEffects = e.Answer, namedFor(e.ChildID, e.SideEffects)
+	effects := namedFor(e.ChildID, e.SideEffects)
+	c.child.answer, s.calls.effects = e.Answer, append(s.calls.effects, effects...)
 	outcome := OutcomePermanent
 	switch e.State {
 	case StateSucceeded:
@@ -139,7 +171,7 @@ func (s *State) applyChildFinished(e ChildFinished, at time.Time) error {
 		c.State = CallFailed
 	}
 	c.Until = time.Time{}
-	content, cut := CutResult(childReport(e, c.child.sideEffects), s.resultShare(c.spec))
+	content, cut := CutResult(childReport(e, effects), s.resultShare(c.spec))
 	c.Cut, c.Bytes = cut, int64(len(content))
 	c.close(outcome, content, digest("result", string(outcome), e.Answer), at)
 	s.calls.touch(c)
@@ -148,8 +180,8 @@ func (s *State) applyChildFinished(e ChildFinished, at time.Time) error {
 
 // settleChild frees the hold of a child run and books what it cost.
 func (p *spend) settleChild(c *child, e ChildFinished) {
-	p.children -= c.hold
-	p.childTokens -= c.tokens
+	c.settled = true
+	p.children = grant{p.children.cost - c.hold.cost, p.children.tokens - c.hold.tokens, p.children.calls - c.hold.calls}
 	p.childUsed += e.Tokens
 	p.childUsage, p.cost = p.childUsage.Add(e.Usage), p.cost.Add(e.Cost)
 	p.estimated = p.estimated.plus(e.Estimated)
@@ -187,7 +219,7 @@ func namedFor(childID string, effects []SideEffectHead) []SideEffectHead {
 // lostChild gives up a child run that did not report: it is charged at its hold.
 func (s *State) lostChild(c *call) ChildFinished {
 	return ChildFinished{
-		CallID: c.Call.ID, ChildID: c.ChildID, State: StateFailed, Estimated: c.child.hold, Cost: LostCost(ErrorLost, c.child.hold), Tokens: c.child.tokens,
+		CallID: c.Call.ID, ChildID: c.ChildID, State: StateFailed, Estimated: c.child.hold.cost, Cost: LostCost(ErrorLost, c.child.hold.cost), Tokens: c.child.hold.tokens,
 		Stop: Stop{Reason: InternalError, Message: "the child run did not report in time; it is charged at all that was held for it"},
 	}
 }
@@ -263,7 +295,7 @@ func childID(run RunRef, callID string) string {
 func (s *State) LiveChildren() []string {
 	var ids []string
 	for _, id := range s.calls.order {
-		if c := s.calls.byID[id]; c.child != nil && c.State == CallOffered {
+		if c := s.calls.byID[id]; c.child != nil && !c.child.settled {
 			ids = append(ids, c.ChildID)
 		}
 	}
@@ -278,6 +310,6 @@ func (s *State) ChildReport() *Outgoing {
 	return &Outgoing{RunID: s.spec.Parent.RunID, Body: ChildFinished{
 		CallID: s.spec.Parent.CallID, ChildID: s.run.ID, State: s.finished.State, Stop: s.finished.Stop,
 		Answer: s.finished.Answer, Partial: s.finished.Partial, Usage: s.spend.usage.Add(s.spend.childUsage), Tokens: s.spend.used().Total(), Cost: s.spend.cost,
-		Estimated: s.spend.estimated, ModelCalls: s.spend.calls + s.spend.childCalls, SideEffects: s.calls.sideEffects(s.run),
+		Estimated: s.spend.estimated, ModelCalls: s.spend.allCalls(), SideEffects: s.calls.sideEffects(),
 	}}
 }

@@ -27,11 +27,13 @@ func (g *gate) judgeDoubt(c *call) {
 	verifier, can := g.s.spec.Definition.Tool(c.spec.Verify)
 	can = can && verifier.Effect == ReadOnly && c.Effect != Irreversible
 	switch {
-	case can && !g.now.Before(c.verify) && g.verify == nil:
+	case can && !g.now.Before(c.verify) && g.verify != nil: // its time comes with the next look
+		g.waitFor(WaitInDoubt, g.now)
+	case can && !g.now.Before(c.verify):
 		g.verify = &VerifyCall{CallID: c.Call.ID, Doubted: c.spec, Age: g.now.Sub(c.doubted), Send: Send{
 			Call:    ToolCall{ID: c.Call.ID, Name: verifier.Name, Args: marshal(map[string]any{"key": c.Key, "tool": c.Call.Name, "arguments": json.RawMessage(objectOr(c.asSent().Args))})},
 			Spec:    verifier,
-			Attempt: c.Attempt, Key: c.Key, MaxResult: fullResults,
+			Attempt: c.Attempt, Key: c.Key + ":verify", MaxResult: fullResults,
 		}}
 	case g.s.spec.Definition.OnDoubt == DoubtTellsModel && (!can || g.now.Sub(c.doubted) > quarantine(c.spec)):
 		g.ended = append(g.ended, DoubtTold{
@@ -40,7 +42,7 @@ func (g *gate) judgeDoubt(c *call) {
 		})
 	case !g.now.Before(c.Until):
 		g.unresolved = &Tripped{
-			Guard: "in_doubt", Reason: InDoubtUnresolved, Limit: doubtWait.String(),
+			Guard: "in_doubt", Reason: InDoubtUnresolved, Limit: c.Until.Sub(c.doubted).Round(time.Second).String(),
 			Message:  "nobody said whether call " + c.Call.ID + " took effect",
 			Evidence: []Evidence{{CallID: c.Call.ID, Tool: c.Call.Name, Args: excerpt(c.Call.Args, evidenceExcerpt), Note: c.doubtNote}},
 		}
@@ -142,27 +144,4 @@ func (l *ledger) denied(c *call) string {
 		}
 	}
 	return ""
-}
-
-// sideEffects is the ledger of what was done, or may have been done, in the world.
-func (l *ledger) sideEffects(run RunRef) []SideEffectHead {
-	var all []SideEffectHead
-	for _, id := range l.order {
-		c := l.byID[id]
-		if c.child != nil {
-			all = append(all, c.child.sideEffects...)
-			continue
-		}
-		if c.Effect == ReadOnly || c.Attempt == 0 || c.spec.Builtin != "" {
-			continue
-		}
-		hash := c.ArgsHash
-		if c.Edited != "" {
-			hash = ArgsHash(run, c.asSent())
-		}
-		all = append(all, SideEffectHead{
-			CallID: id, Tool: c.Call.Name, Effect: c.Effect, ArgsHash: hash, Key: c.Key, State: c.State, Outcome: c.Outcome,
-		})
-	}
-	return all
 }

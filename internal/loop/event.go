@@ -170,6 +170,8 @@ type CallHandedOut struct {
 	Child   *Spec  `json:"child,omitempty"`
 	Hold    USD    `json:"hold,omitempty"`
 	Tokens  int64  `json:"tokens,omitempty"` // held, input and output together
+	// ModelCalls are held too: they count in the whole tree.
+	ModelCalls int `json:"model_calls,omitempty"`
 }
 
 // ResultSubmitted is a result from outside: of a client's tool, or a person's
@@ -242,7 +244,8 @@ const (
 type CallResolved struct {
 	CallID     string     `json:"call_id"`
 	Resolution Resolution `json:"resolution"`
-	Result     string     `json:"result,omitempty"` // for succeeded: what the model is told
+	Attempt    int        `json:"attempt,omitempty"` // that is in doubt; 0 = whichever
+	Result     string     `json:"result,omitempty"`  // for succeeded: what the model is told
 	By         string     `json:"by,omitempty"`
 	Reason     string     `json:"reason,omitempty"`
 }

@@ -26,9 +26,8 @@ type gate struct {
 	until          time.Time // earliest deadline of what is waited for
 	unresolved     *Tripped  // a call stayed in doubt for too long
 
-	spawned       int // child runs that this batch starts, and what they are granted
-	granted       USD
-	grantedTokens int64
+	spawned int // child runs that this batch starts, and what they are granted
+	granted grant
 }
 
 // action is what follows from the judgement. What is certain is written first;
@@ -38,7 +37,9 @@ func (g *gate) action() Action {
 		if a := g.s.unwind(g.now, "the run that started it cannot go on"); a != nil {
 			return a
 		}
-		return g.s.stopOn(*g.unresolved)
+		end := g.s.stopOn(*g.unresolved)
+		end.AfterSignals = true
+		return end
 	}
 	facts := slices.Concat(g.refused, g.ended, g.asked)
 	starts := slices.Clone(g.handed)
@@ -123,11 +124,23 @@ func (g *gate) judgeApproval(c *call) {
 		g.start(c)
 		return
 	}
+	if g.tooLate(c) {
+		return
+	}
 	if denied := g.s.calls.denied(c); denied != "" {
 		g.refuse(c, OutcomeDenied, denied)
 		return
 	}
 	g.asked = append(g.asked, ApprovalRequested{CallID: c.Call.ID, ArgsHash: c.ArgsHash, Reason: reason, Until: g.s.patience(g.now, approvalWait)})
+}
+
+// tooLate refuses a call that nobody outside could still see, let alone decide on.
+func (g *gate) tooLate(c *call) bool {
+	if g.s.patience(g.now, time.Hour).Sub(g.now) >= time.Second {
+		return false
+	}
+	g.refuse(c, OutcomeSkipped, c.neverAgain("the run is nearly at the end of its wall time, and nothing from outside can be waited for"))
+	return true
 }
 
 // needsApproval is why a person must approve the call, or "".
@@ -192,11 +205,12 @@ func duplicate(twin *call) string {
 
 // unknownTool tells the model which tools come closest.
 func unknownTool(name string, tools []ToolSpec) string {
-	names := make([]string, 0, len(tools))
+	names, away := make([]string, 0, len(tools)), make(map[string]int, len(tools))
 	for _, t := range tools {
 		names = append(names, t.Name)
+		away[t.Name] = distance(name, t.Name)
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return distance(name, a) - distance(name, b) })
+	slices.SortStableFunc(names, func(a, b string) int { return away[a] - away[b] })
 	if len(names) == 0 {
 		return "There is no tool " + excerpt(name, 64) + ": this agent has no tools. Answer in text."
 	}

@@ -30,7 +30,7 @@ func guardIterations(m moment) *Tripped {
 // guardModelCalls counts every request sent, retries and child runs included. There is no
 // wrap-up for it: the wrap-up would be one more request.
 func guardModelCalls(m moment) *Tripped {
-	calls := m.spend.calls + m.spend.childCalls
+	calls := m.spend.allCalls()
 	if limit := m.spec.Limits.ModelCalls; calls >= limit {
 		return &Tripped{
 			Guard: "model_calls", Verdict: VerdictStop, Reason: ModelCallCap,

@@ -16,6 +16,8 @@ const (
 func (g *gate) handOut(c *call) (handled bool) {
 	out := CallHandedOut{CallID: c.Call.ID, Attempt: c.Attempt + 1, Key: c.Call.Key(g.s.run)}
 	switch {
+	case c.owed() && g.tooLate(c):
+		return true
 	case c.spec.Client != nil:
 		wait := c.spec.Client.Wait
 		if wait == 0 {

@@ -7,8 +7,8 @@ func (s *State) Head() Head {
 	h := Head{
 		State: s.state(), Phase: s.phase(), Iterations: s.iterations, ModelCalls: s.spend.calls,
 		ToolCalls: s.calls.started, Attempts: s.tenure.attempts,
-		Usage: s.spend.usage.Add(s.spend.childUsage), Cost: s.spend.cost, Estimated: s.spend.estimated, Held: s.spend.hold.plus(s.spend.children),
-		StartedAt: s.tenure.first, EndedAt: s.endedAt, RequiredActions: s.requiredActions(), SideEffects: s.calls.sideEffects(s.run),
+		Usage: s.spend.usage.Add(s.spend.childUsage), Cost: s.spend.cost, Estimated: s.spend.estimated, Held: s.spend.hold.plus(s.spend.children.cost),
+		StartedAt: s.tenure.first, EndedAt: s.endedAt, RequiredActions: s.requiredActions(), SideEffects: s.calls.sideEffects(),
 	}
 	if s.tenure.suspended != nil {
 		h.WaitUntil = s.tenure.suspended.Until

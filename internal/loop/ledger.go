@@ -19,6 +19,8 @@ type call struct {
 	verify    time.Time // when to ask again whether it took effect; zero: at once
 	told      bool      // in doubt, and the model has been told so
 	poll      *polled   // of the built-in wait
+	sentHash  string    // of the arguments that are sent
+	effect    int       // place in the ledger's effects, from 1; 0: none
 	child     *child    // of a call that a child run answers
 }
 
@@ -27,9 +29,10 @@ type call struct {
 type ledger struct {
 	byID    map[string]*call
 	order   []string
-	batch   []string       // calls of the answer that is being worked on, in call order
-	started int            // first sends, for the cap
-	denials map[string]int // by tool: denials in a row
+	batch   []string         // calls of the answer that is being worked on, in call order
+	started int              // first sends, for the cap
+	effects []SideEffectHead // in the order of the first sends, child runs' where they end
+	denials map[string]int   // by tool: denials in a row
 	changed []string
 }
 
@@ -43,7 +46,23 @@ func (l *ledger) plan(c *call) {
 	l.touch(c)
 }
 
-func (l *ledger) touch(c *call) { l.changed = append(l.changed, c.Call.ID) }
+// touch notes that a call changed, for its head and for the ledger of side effects.
+func (l *ledger) touch(c *call) {
+	l.changed = append(l.changed, c.Call.ID)
+	if c.Effect == ReadOnly || c.Attempt == 0 || c.spec.Builtin != "" || c.child != nil {
+		return
+	}
+	if c.effect == 0 {
+		l.effects = append(l.effects, SideEffectHead{})
+		c.effect = len(l.effects)
+	}
+	l.effects[c.effect-1] = SideEffectHead{
+		CallID: c.Call.ID, Tool: c.Call.Name, Effect: c.Effect, ArgsHash: c.sentHash, Key: c.Key, State: c.State, Outcome: c.Outcome,
+	}
+}
+
+// sideEffects lists what was done, or may have been done, in the world.
+func (l *ledger) sideEffects() []SideEffectHead { return slices.Clone(l.effects) }
 
 // get finds a call that must be in one of the given states.
 func (l *ledger) get(id string, states ...CallState) (*call, error) {
@@ -155,7 +174,7 @@ func (l *ledger) applyRequested(e ApprovalRequested, at time.Time) error {
 	return nil
 }
 
-func (l *ledger) applyDecided(e ApprovalDecided, at time.Time) error {
+func (l *ledger) applyDecided(run RunRef, e ApprovalDecided, at time.Time) error {
 	c, err := l.get(e.CallID, CallAwaitingApproval)
 	if err != nil {
 		return err
@@ -163,14 +182,14 @@ func (l *ledger) applyDecided(e ApprovalDecided, at time.Time) error {
 	if e.ArgsHash != c.ArgsHash {
 		return fmt.Errorf("approval of call %q is bound to other arguments: %w", e.CallID, ErrImpossible)
 	}
-	l.touch(c)
+	defer l.touch(c)
 	c.Until, c.DecidedAt, c.DecidedBy, c.Decision = time.Time{}, at, e.By, e.Reason
 	if e.Approved {
 		c.State = CallApproved
 		delete(l.denials, c.Call.Name)
 		if e.Args != "" && e.Args != c.Call.Args {
 			c.Edited = e.Args
-			c.print = callPrint(c.spec, c.asSent())
+			c.print, c.sentHash = callPrint(c.spec, c.asSent()), ArgsHash(run, c.asSent())
 		}
 		return nil
 	}
@@ -240,12 +259,19 @@ func (l *ledger) applyDoubted(e CallDoubted, at time.Time) error {
 	return nil
 }
 
+// means reports whether the word is about the attempt that is in doubt: a "retry"
+// that was meant for the one before must not authorise another send.
+func (e CallResolved) means(c *call) bool { return e.Attempt == 0 || e.Attempt == c.Attempt }
+
 func (l *ledger) applyResolved(e CallResolved, at time.Time) error {
 	c, err := l.get(e.CallID, CallInDoubt)
 	if err != nil {
 		return err
 	}
-	l.touch(c)
+	if !e.means(c) {
+		return fmt.Errorf("call %q is in doubt since attempt %d, not %d: %w", e.CallID, c.Attempt, e.Attempt, ErrImpossible)
+	}
+	defer l.touch(c)
 	c.Until = time.Time{}
 	if e.Resolution == ResolvedRetry && c.told {
 		return fmt.Errorf("call %q cannot be retried, the model was told of it: %w", e.CallID, ErrImpossible)

@@ -132,7 +132,7 @@ func (s *State) afterFailure(now time.Time) Action {
 	}
 	retryable := f.NoRetry == "" && f.Class.Retryable() && s.spend.failures <= maxRetries && s.spend.retries <= maxRunRetries
 	if f.Class.FallbackAllowed() && (!retryable || f.Code == CodeCircuitOpen || f.RetryAt.After(now.Add(longBackoff))) {
-		if a := s.fallBack(f.Class, excerpt(f.Message, evidenceExcerpt)); a != nil {
+		if a := s.fallBack(f.Class, f.Code, excerpt(f.Message, evidenceExcerpt)); a != nil {
 			return a
 		}
 	}
@@ -234,7 +234,7 @@ func (s *State) afterRefusal(a *answered) Action {
 	if s.chain.refusal {
 		return nil
 	}
-	return s.fallBack("", "the model refused: "+excerpt(a.refusal+a.text, evidenceExcerpt))
+	return s.fallBack("", "", "the model refused: "+excerpt(a.refusal+a.text, evidenceExcerpt))
 }
 
 // stopAbove ends the run when a streak is longer than limit.
@@ -270,7 +270,7 @@ func (s *State) afterFinalAnswer(a *answered) Action {
 	if len(schema) > 0 && !s.accepted {
 		return CheckAnswer{Schema: schema, Answer: a.text}
 	}
-	return End{intent{[]Body{Finished{
+	return End{intent: intent{[]Body{Finished{
 		State: StateSucceeded, Answer: a.text,
 		Stop: Stop{Reason: Completed, Iteration: s.iterations, Message: "the model finished and its answer was accepted"},
 	}}}}
@@ -328,8 +328,17 @@ func (s *State) workDeadline(now time.Time) time.Time {
 	return now.Add(l.Deadline - l.wrapUpSlice() - s.tenure.elapsed(now))
 }
 
+// bestAnswer is the best text there is, for a run that ends short of an accepted
+// answer.
+func (s *State) bestAnswer() string {
+	if s.offered != "" {
+		return s.offered
+	}
+	return s.talk.lastAssistantText()
+}
+
 // stopOn ends the run for a trip, with the best text there is as partial answer.
-func (s *State) stopOn(t Tripped) Action {
+func (s *State) stopOn(t Tripped) End {
 	if t.Iteration == 0 {
 		t.Iteration = s.iterations
 	}
@@ -356,15 +365,19 @@ func (s *State) finish(state RunState, stop Stop) Action {
 // finishAfter ends the run after some facts: every call that never started gets
 // its one result, which tells the truth, and the newest text is the partial
 // answer. Calls in doubt stay in doubt: ending a run resolves nothing.
-func (s *State) finishAfter(facts []Body, state RunState, stop Stop, partial bool) Action {
+func (s *State) finishAfter(facts []Body, state RunState, stop Stop, partial bool) End {
 	for _, c := range s.calls.open() {
 		switch c.State {
 		case CallPlanned, CallAwaitingApproval, CallApproved, CallStarted, CallOffered:
+			if c.State == CallOffered && c.owed() && !c.Effect.Repeatable() { // whoever has it may run it
+				facts = append(facts, CallDoubted{CallID: c.Call.ID, Attempt: c.Attempt, Until: s.tenure.lastEvent, Reason: "the run ended while the call was handed out; it may have run"})
+				continue
+			}
 			facts = append(facts, CallRefused{CallID: c.Call.ID, Outcome: OutcomeCancelled, Content: c.neverAgain("the run ended first")})
 		}
 	}
 	if stop.Iteration == 0 {
 		stop.Iteration = s.iterations
 	}
-	return End{intent{append(facts, Finished{State: state, Stop: stop, Answer: s.talk.lastAssistantText(), Partial: partial})}}
+	return End{intent: intent{append(facts, Finished{State: state, Stop: stop, Answer: s.bestAnswer(), Partial: partial})}}
 }

@@ -266,4 +266,7 @@ type Lease struct {
 	Run   RunRef
 	Owner string
 	Epoch int64
+	// ClaimedAt is the database's time of the claim, zero if not known. Deadlines are
+	// kept by the database; a worker whose clock is behind must not come too early.
+	ClaimedAt time.Time
 }

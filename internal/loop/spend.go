@@ -15,11 +15,10 @@ type spend struct {
 	failures  int           // in a row, for this request
 	retries   int           // in the whole run
 
-	children    USD   // held for child runs that have not ended
-	childTokens int64 // likewise, tokens
-	childUsed   int64 // tokens of the child runs that ended, at the bound where nobody knows
-	childUsage  Usage // what they reported
-	childCalls  int   // their model calls
+	children   grant // held for child runs that have not ended
+	childUsed  int64 // tokens of the child runs that ended, at the bound where nobody knows
+	childUsage Usage // what they reported
+	childCalls int   // their model calls
 
 	failed *ModelFailed // the newest failure, until the next start
 }
@@ -77,11 +76,15 @@ func (p *spend) assume(reported Usage) {
 // used is what counts against the token budgets. What child runs use counts in
 // total only: their output has limits of its own.
 func (p *spend) used() Usage {
-	return p.usage.Add(p.assumed).Add(Usage{InputUncached: p.childTokens + p.childUsed})
+	return p.usage.Add(p.assumed).Add(Usage{InputUncached: p.children.tokens + p.childUsed})
 }
 
+// allCalls counts the model calls of the whole tree below the run, and those that
+// child runs may still make.
+func (p *spend) allCalls() int { return p.calls + p.childCalls + p.children.calls }
+
 // committed is what was spent and what child runs may still spend.
-func (p *spend) committed() USD { return p.cost.Total().plus(p.children) }
+func (p *spend) committed() USD { return p.cost.Total().plus(p.children.cost) }
 
 // settle ends the call in flight: the hold goes, what it really cost comes.
 func (p *spend) settle(n int, u Usage, c Cost) error {

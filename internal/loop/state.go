@@ -33,6 +33,7 @@ type State struct {
 	pauses     int // paused answers in a row
 	rejected   int // final answers that failed the contract
 	accepted   bool
+	offered    string // the final answer that no message holds: of the built-in finish, or a child's
 
 	trips    []Tripped
 	final    *Tripped // the trip that asked for a wrap-up
@@ -117,11 +118,10 @@ func (s *State) apply(e Event) error {
 	case ApprovalRequested:
 		err = s.calls.applyRequested(b, e.At)
 	case ApprovalDecided:
-		err = s.calls.applyDecided(b, e.At)
+		err = s.calls.applyDecided(s.run, b, e.At)
 	case CallBegun:
 		err = s.calls.applyBegun(b, e.At)
 	case CallFinished:
-		s.tenure.recoveries = 0
 		err = s.calls.applyFinished(b, e.At)
 	case CallDoubted:
 		err = s.calls.applyDoubted(b, e.At)
@@ -157,9 +157,19 @@ func (s *State) apply(e Event) error {
 		err = ErrUnknownKind
 	}
 	if err == nil {
+		s.noteProgress(e.Body)
 		s.closeBatch(e)
 	}
 	return err
+}
+
+// noteProgress forgets the recoveries that brought nothing, when something has
+// been brought.
+func (s *State) noteProgress(b Body) {
+	switch b.(type) {
+	case ModelAnswered, CallFinished, CallPolled, CallVerified, CallHandedOut, ResultSubmitted, ChildFinished:
+		s.tenure.recoveries = 0
+	}
 }
 
 func (s *State) applyCreated(b Created, e Event) {
@@ -194,7 +204,6 @@ func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 	if err := s.spend.applyAnswered(b); err != nil {
 		return err
 	}
-	s.tenure.recoveries = 0
 	a := &answered{finish: b.Finish, text: b.Message.Text(), wrapUp: wrapUp}
 	for _, p := range b.Message.Parts {
 		if p.Kind == PartRefusal {
@@ -214,6 +223,7 @@ func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 		return nil
 	}
 	s.iterations++
+	s.offered = ""
 	b.Message.Model = s.chain.model()
 	s.talk.add(b.Message, e.Seq, s.iterations, e.At)
 	if !b.Estimated && b.Usage.Input() > 0 {
@@ -278,11 +288,13 @@ func (s *State) planCalls(calls []ToolCall, skip string) {
 		if !known || effect == "" {
 			effect = Irreversible
 		}
+		hash := ArgsHash(s.run, tc)
 		s.calls.plan(&call{
 			CallHead: CallHead{
-				Call: tc, Iteration: s.iterations, Effect: effect, State: CallPlanned, ArgsHash: ArgsHash(s.run, tc),
+				Call: tc, Iteration: s.iterations, Effect: effect, State: CallPlanned, ArgsHash: hash,
 			},
-			spec: spec, known: known, skip: skip, print: callPrint(spec, tc), //nolint:forbidigo // a field, not the builtin
+			sentHash: hash,
+			spec:     spec, known: known, skip: skip, print: callPrint(spec, tc), //nolint:forbidigo // a field, not the builtin
 		})
 	}
 }
@@ -306,7 +318,7 @@ func (s *State) closeBatch(e Event) {
 	s.talk.add(m, e.Seq, s.iterations, e.At)
 	s.prints = append(s.prints, footprintOf(s.iterations, calls))
 	if text, ok := s.answerOf(calls); ok {
-		s.answer = &answered{finish: FinishDone, text: text, kept: true}
+		s.answer, s.offered = &answered{finish: FinishDone, text: text, kept: true}, text
 	}
 }
 
@@ -358,7 +370,7 @@ func (s *State) Accepts(b Body) bool {
 	case CallResolved:
 		c, err := s.calls.get(b.CallID, CallInDoubt)
 		known := b.Resolution == ResolvedSucceeded || b.Resolution == ResolvedNotExecuted || b.Resolution == ResolvedRetry && err == nil && !c.told
-		return err == nil && known
+		return err == nil && known && b.means(c)
 	case ResultSubmitted:
 		c, err := s.calls.get(b.CallID, CallOffered)
 		return err == nil && c.Attempt == b.Attempt && c.owed()

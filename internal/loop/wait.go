@@ -11,6 +11,7 @@ import (
 const (
 	longestWait  = 24 * time.Hour
 	shortestPoll = 5 * time.Second
+	pollShare    = 60 // a look at most every so many parts of the time waited
 )
 
 // waitArgs are what the model gives to the built-in wait.
@@ -101,7 +102,7 @@ func (g *gate) judgeWait(c *call) {
 		g.waitFor(WaitTimer, c.Until)
 	case !watches || !g.now.Before(c.Until) && c.poll.hash != "":
 		g.ended = append(g.ended, CallFinished{
-			CallID: c.Call.ID, Attempt: c.Attempt, Outcome: OutcomeOK, ResultHash: digest("result", "ok", c.Until.String()),
+			CallID: c.Call.ID, Attempt: c.Attempt, Outcome: OutcomeOK, ResultHash: digest("result", "ok", c.Until.UTC().Format(time.RFC3339Nano)),
 			Content: marshal(map[string]any{"waited_seconds": int64(g.now.Sub(c.StartedAt).Seconds()), "changed": false}),
 		})
 	case g.now.Before(c.poll.next):
@@ -114,11 +115,13 @@ func (g *gate) judgeWait(c *call) {
 // look sends one call of the watched tool, as another attempt of the wait.
 func (g *gate) look(c *call, args waitArgs) {
 	spec, _ := g.s.spec.Definition.Tool(args.Tool)
-	every := max(shortestPoll, time.Duration(min(args.Every, longestWait.Seconds())*float64(time.Second)))
+	// The longer it has been waiting, the less a minute matters: a day takes some
+	// hundreds of looks, not thousands.
+	every := max(shortestPoll, time.Duration(min(args.Every, longestWait.Seconds())*float64(time.Second)), g.now.Sub(c.StartedAt)/pollShare)
 	g.sends = append(g.sends, Send{
 		Call:    ToolCall{ID: c.Call.ID, Name: args.Tool, Args: string(args.Arguments)},
 		Spec:    spec,
-		Attempt: c.Attempt + 1, Key: c.Call.Key(g.s.run), MaxResult: g.s.resultShare(spec),
+		Attempt: c.Attempt + 1, Key: fmt.Sprintf("%s:%d", c.Call.Key(g.s.run), c.Attempt+1), MaxResult: g.s.resultShare(spec),
 		Poll: &Poll{Before: c.poll.hash, Next: earliest(g.now.Add(every), c.Until)},
 	})
 }

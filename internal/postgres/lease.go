@@ -56,7 +56,9 @@ func (s *Store) Claim(ctx context.Context, worker string, limit int) ([]loop.Lea
 		return nil, wrap("claim runs", err)
 	}
 	for _, row := range rows {
-		leases = append(leases, lease(worker, row.TenantID, row.RunID, row.LeaseEpoch))
+		claimed := lease(worker, row.TenantID, row.RunID, row.LeaseEpoch)
+		claimed.ClaimedAt = row.ClaimedAt
+		leases = append(leases, claimed)
 	}
 	return leases, nil
 }

@@ -31,7 +31,7 @@ WITH locked AS (
         signals = CASE WHEN r.signals <= $9::bigint THEN 0 ELSE r.signals END,
         lease_owner = CASE WHEN $1::boolean THEN NULL ELSE r.lease_owner END,
         available_at = CASE WHEN NOT $1::boolean THEN r.available_at
-                            WHEN r.state = 'CANCELLING' OR r.signals > $9::bigint THEN now()
+                            WHEN r.signals > $9::bigint THEN now()
                             WHEN $10::timestamptz IS NOT NULL THEN $10::timestamptz
                             WHEN $8::text IN ('REQUIRES_ACTION', 'PAUSED') THEN 'infinity'
                             ELSE now() END,

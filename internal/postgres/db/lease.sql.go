@@ -7,6 +7,7 @@ package db
 
 import (
 	"context"
+	"time"
 )
 
 const claimRuns = `-- name: ClaimRuns :many
@@ -24,7 +25,7 @@ UPDATE runs r SET
     state = CASE WHEN r.state = 'CANCELLING' THEN r.state ELSE 'RUNNING' END
 FROM claimable c
 WHERE r.tenant_id = c.tenant_id AND r.run_id = c.run_id
-RETURNING r.tenant_id, r.run_id, r.lease_epoch
+RETURNING r.tenant_id, r.run_id, r.lease_epoch, clock_timestamp()::timestamptz AS claimed_at
 `
 
 type ClaimRunsParams struct {
@@ -37,6 +38,7 @@ type ClaimRunsRow struct {
 	TenantID   string
 	RunID      string
 	LeaseEpoch int64
+	ClaimedAt  time.Time
 }
 
 func (q *Queries) ClaimRuns(ctx context.Context, arg ClaimRunsParams) ([]ClaimRunsRow, error) {
@@ -48,7 +50,12 @@ func (q *Queries) ClaimRuns(ctx context.Context, arg ClaimRunsParams) ([]ClaimRu
 	var items []ClaimRunsRow
 	for rows.Next() {
 		var i ClaimRunsRow
-		if err := rows.Scan(&i.TenantID, &i.RunID, &i.LeaseEpoch); err != nil {
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.RunID,
+			&i.LeaseEpoch,
+			&i.ClaimedAt,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

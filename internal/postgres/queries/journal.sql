@@ -19,7 +19,7 @@ WITH locked AS (
         signals = CASE WHEN r.signals <= @signals_seen::bigint THEN 0 ELSE r.signals END,
         lease_owner = CASE WHEN @release::boolean THEN NULL ELSE r.lease_owner END,
         available_at = CASE WHEN NOT @release::boolean THEN r.available_at
-                            WHEN r.state = 'CANCELLING' OR r.signals > @signals_seen::bigint THEN now()
+                            WHEN r.signals > @signals_seen::bigint THEN now()
                             WHEN sqlc.narg('wake_at')::timestamptz IS NOT NULL THEN sqlc.narg('wake_at')::timestamptz
                             WHEN @state::text IN ('REQUIRES_ACTION', 'PAUSED') THEN 'infinity'
                             ELSE now() END,

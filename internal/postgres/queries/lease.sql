@@ -34,7 +34,7 @@ UPDATE runs r SET
     state = CASE WHEN r.state = 'CANCELLING' THEN r.state ELSE 'RUNNING' END
 FROM claimable c
 WHERE r.tenant_id = c.tenant_id AND r.run_id = c.run_id
-RETURNING r.tenant_id, r.run_id, r.lease_epoch;
+RETURNING r.tenant_id, r.run_id, r.lease_epoch, clock_timestamp()::timestamptz AS claimed_at;
 
 -- name: ListSignalledRuns :many
 SELECT tenant_id, run_id FROM runs WHERE lease_owner = @worker_id::text AND signals > 0;
