@@ -50,12 +50,18 @@ allow them.`,
 // editedArgs reads the arguments that --args gives or names. The API wants the object
 // itself; nothing but the white space around it is taken away.
 func (c *client) editedArgs(flags approveFlags) (string, error) {
-	text := strings.TrimSpace(flags.args)
+	if strings.TrimSpace(flags.args) == "-" && flags.hash == "" {
+		return "", usagef("--args - leaves no standard input for the question: name the arguments that you have read with --arguments-sha256")
+	}
+	return c.readArgs(flags.args)
+}
+
+// readArgs reads arguments as --args gives or names them: a JSON object, a file with
+// one, or "-" for standard input. Nothing stays nothing.
+func (c *client) readArgs(text string) (string, error) {
+	text = strings.TrimSpace(text)
 	if text == "" {
 		return "", nil
-	}
-	if text == "-" && flags.hash == "" {
-		return "", usagef("--args - leaves no standard input for the question: name the arguments that you have read with --arguments-sha256")
 	}
 	if !strings.HasPrefix(text, "{") {
 		read, err := c.readText("@" + text)

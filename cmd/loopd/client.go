@@ -114,9 +114,20 @@ func (c *client) connect() error {
 	return nil
 }
 
-// unary bounds a request to 30 s and explains a server that is not there.
+// toolPatience is how long a call of a tool is waited for: the longest timeout that a
+// tool may have, and what a request takes besides.
+const toolPatience = 10*time.Minute + requestPatience
+
+// requestPatience is the same for all other requests.
+const requestPatience = 30 * time.Second
+
+// unary bounds a request and explains a server that is not there.
 func (c *client) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	limited, cancel := context.WithTimeout(ctx, 30*time.Second)
+	most := requestPatience
+	if method == loopdv1.ToolService_CallTool_FullMethodName {
+		most = toolPatience
+	}
+	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	err := invoke(limited, method, req, reply, conn, opts...)
 	if ctx.Err() != nil {

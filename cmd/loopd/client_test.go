@@ -52,6 +52,7 @@ type fakeServer struct {
 	tool      *loopdv1.RegisteredTool
 	mcp       *loopdv1.ListMcpToolsResponse
 	imported  *loopdv1.ImportOpenApiResponse
+	answer    *loopdv1.CallToolResponse
 	policy    *loopdv1.Policy
 	// What the inbox holds each time that somebody looks. The last look is told.
 	inbox    [][]*loopdv1.Approval
@@ -61,6 +62,8 @@ type fakeServer struct {
 	streams []func(grpc.ServerStreamingServer[loopdv1.StreamEventsResponse]) error
 	after   []int64
 	deltas  bool
+	// How long the client would have waited for the last call of a tool.
+	toolPatience time.Duration
 }
 
 func (f *fakeServer) got(req proto.Message) error {

@@ -43,7 +43,7 @@ func devCommand(env Env) *cobra.Command {
 	_ = cmd.Flags().Set("log-format", firstOf(env.Getenv("LOOPD_LOG_FORMAT"), "text"))
 	_ = cmd.Flags().Set("log-level", firstOf(env.Getenv("LOOPD_LOG_LEVEL"), "warn"))
 	cmd.Flags().BoolVar(&o.demo, "demo", false, "register the demo's agents and start its runs")
-	cmd.Flags().BoolVar(&o.once, "once", false, "with --demo: exit when the runs have ended, 0 if as they should")
+	cmd.Flags().BoolVar(&o.once, "once", false, "with --demo: approve what waits, and exit when the runs have ended, 0 if as they should")
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", firstOf(env.Getenv("LOOPD_DATA_DIR"), devpg.DefaultDataDir(os.Geteuid(), env.Getenv)), "where the private Postgres keeps its data [LOOPD_DATA_DIR]")
 	cmd.Flags().StringVar(&o.binDir, "pg-bindir", env.Getenv("LOOPD_PG_BINDIR"), "Postgres binaries to use [LOOPD_PG_BINDIR]")
 	return cmd
@@ -96,14 +96,15 @@ func (d *daemon) runDemo(ctx context.Context, once bool, env Env) error {
 	if err != nil {
 		return fmt.Errorf("listen for the demo's tools: %w", err)
 	}
-	tools := &http.Server{Handler: demo.ToolServer(), ReadHeaderTimeout: 5 * time.Second}
+	shop := demo.NewShop()
+	tools := &http.Server{Handler: shop, ReadHeaderTimeout: 5 * time.Second}
 	d.beside = func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, func() { _ = tools.Close() })
 		defer stop()
 		return closedIsFine(tools.Serve(lis))
 	}
 	return d.run(ctx, func(ctx context.Context) error {
-		err := playDemo(ctx, d.grpcLis.Addr().String(), "http://"+lis.Addr().String(), env)
+		err := playDemo(ctx, d.grpcLis.Addr().String(), "http://"+lis.Addr().String(), shop, once, env)
 		if once || ctx.Err() != nil {
 			return err
 		}

@@ -405,22 +405,3 @@ func TestTwoReplicasShare(t *testing.T) {
 		}
 	}
 }
-
-// The demo ends as it says, on a database of its own.
-func TestDemo(t *testing.T) {
-	t.Parallel()
-	var out, progress bytes.Buffer
-	env := Env{Getenv: func(string) string { return "" }, Stdout: &out, Stderr: &progress, Stdin: strings.NewReader("")}
-	code := run(t.Context(), []string{
-		"dev", "--demo", "--once", "--database-url", pgURL(t),
-		"--grpc-addr", freePort(t), "--http-addr", freePort(t), "--admin-addr", freePort(t),
-	}, env)
-	if code != exitOK {
-		t.Errorf("exit code %d\n%s%s", code, &out, &progress)
-	}
-	for _, want := range []string{"REPEAT_CALL", "ITERATION_CAP", "COST_BUDGET", "COMPLETED", `check_inventory {"sku":"SKU-1234"}`, "loopd run show runs/"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the demo does not say %q:\n%s", want, &out)
-		}
-	}
-}

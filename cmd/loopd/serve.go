@@ -93,6 +93,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	reach := tool.Config{Secrets: toolSecrets(c), AllowPrivate: c.privateNets, AllowHosts: c.toolHosts, Log: d.log}
 	tools := tool.New(reach)
 	d.mcp = mcp.New(mcp.Config{Transport: reach.Transport(), Secrets: reach.Secrets, AllowCommands: c.commands, Log: d.log})
+	box := toolbox{tools, d.mcp, d.store}
 	judge, err := rule.New()
 	if err != nil {
 		return nil, fmt.Errorf("rules: %w", err)
@@ -100,7 +101,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	d.server, err = server.New(server.Config{
 		Store: d.store, Prices: book.Price, ValidateTool: validateTool, ValidateSchema: tool.ValidateSchema,
 		ValidateArguments: tools.Problem, ValidateRule: rule.Compile, Builtin: tool.Builtin,
-		ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools(d.mcp),
+		ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools(d.mcp), CallTool: box.callOnce,
 		Models:        book.Models,
 		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
 		Log:           d.log, Registerer: d.registry,
@@ -110,7 +111,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	}
 	d.deltas = postgres.NewDeltas(d.store)
 	d.engine, err = engine.New(engine.Config{
-		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, Deltas: d.deltas, Tools: toolbox{tools, d.mcp, d.store}, Checker: tools,
+		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, Deltas: d.deltas, Tools: box, Checker: tools,
 		Rules: rules{judge}, Approver: approver{d.store, judge, d.log},
 		Worker: uuid.NewString(), MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
 		Log: d.log, Registerer: d.registry, Tracer: tracer,

@@ -21,7 +21,7 @@ func (c *client) toolCommand() *cobra.Command {
 		Use:   "tool",
 		Short: "Register tools for agents to refer to, and read their definitions",
 	}
-	group.AddCommand(c.toolApply(), c.toolList(), c.toolShow(), c.toolArchive(), c.toolImportOpenAPI(), c.toolListMCP(), c.toolAccept())
+	group.AddCommand(c.toolApply(), c.toolList(), c.toolShow(), c.toolArchive(), c.toolCall(), c.toolImportOpenAPI(), c.toolListMCP(), c.toolAccept())
 	return group
 }
 

@@ -39,6 +39,13 @@ func (t toolbox) Call(ctx context.Context, req engine.ToolRequest) loop.ToolRepl
 	return t.Runner.Call(ctx, tool.Request(req))
 }
 
+// callOnce sends one call for somebody who sets a tool up.
+func (t toolbox) callOnce(ctx context.Context, run loop.RunRef, spec loop.ToolSpec, args, key string) loop.ToolReply {
+	return t.Call(ctx, engine.ToolRequest{
+		Run: run, Spec: spec, Call: loop.ToolCall{ID: "c1-1", Name: spec.Name, Args: args}, Key: key, Attempt: 1,
+	})
+}
+
 // remember runs the built-in notes. An agent has notes for each subject, and those
 // of runs about nobody in particular.
 func (t toolbox) remember(ctx context.Context, req engine.ToolRequest) loop.ToolReply {

@@ -46,3 +46,23 @@ func (i Idempotency) keep(ctx context.Context, q *db.Queries, tenant, resource s
 	}
 	return q.SetKeyResource(ctx, db.SetKeyResourceParams{TenantID: tenant, Method: i.Method, Key: i.Key, Resource: resource})
 }
+
+// ClaimKey claims the key of a request whose effect is outside of the database, before
+// the effect. The effect bears name, which no other request has given. If an earlier
+// request claimed the key it returns the name of that one's effect, else name. The
+// error is ErrKeyReused if that was another request.
+func (s *Store) ClaimKey(ctx context.Context, tenant, name string, idem Idempotency) (string, error) {
+	if idem.Key == "" {
+		return name, nil
+	}
+	claimed := name
+	err := s.inTx(ctx, true, func(q *db.Queries) error {
+		// A try whose commit was lost finds its own name.
+		earlier, used, err := idem.once(ctx, q, tenant, name)
+		if used {
+			claimed = earlier
+		}
+		return err
+	})
+	return claimed, wrap("claim the key of "+idem.Method, err)
+}

@@ -118,6 +118,10 @@ func TestTakeOver(t *testing.T) {
 			test.end(t, s)
 
 			lease := claimOne(t, s, "w2")
+			if age := time.Since(lease.ClaimedAt); age < -time.Minute || age > time.Minute {
+				t.Errorf("claimed at %v", lease.ClaimedAt)
+			}
+			lease.ClaimedAt = time.Time{}
 			diff(t, "lease", lease, loop.Lease{Run: ref, Owner: "w2", Epoch: 2})
 			// The old worker comes back to life: too late.
 			renew(t, s, "w1", time.Minute)

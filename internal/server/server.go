@@ -65,8 +65,8 @@ type Config struct {
 	// and in front the field that it is about: "http.url: must be absolute". Of an agent
 	// only the name and the version are known then.
 	ValidateTool func(loop.ToolSpec) []string
-	// ValidateArguments says what is wrong with arguments of a tool that an approver
-	// edited, "" for nothing. Nil: arguments cannot be edited.
+	// ValidateArguments says what is wrong with arguments of a tool that a person wrote,
+	// "" for nothing. Nil: nobody can.
 	ValidateArguments func(spec loop.ToolSpec, args string) string
 	// ValidateRule compiles a CEL condition of an approval or a policy; its error says
 	// what is wrong. Nil: there can be no conditions.
@@ -81,6 +81,9 @@ type Config struct {
 	// ListMCPTools asks the MCP server at a URL, with headers, for its tools. Its error
 	// is shown to clients, so it must hold no secret. Nil: no server is asked.
 	ListMCPTools func(ctx context.Context, at loop.MCPSpec) ([]MCPTool, error)
+	// CallTool sends one call of an HTTP or MCP tool, in this process, as that of a run
+	// which does not exist. Nil: nothing is ever sent.
+	CallTool func(ctx context.Context, run loop.RunRef, spec loop.ToolSpec, args, key string) loop.ToolReply
 	// ValidateSchema says what is wrong with an output schema. Nil: nothing is checked.
 	ValidateSchema func(schema []byte) []string
 
@@ -160,7 +163,7 @@ func (c *Config) fill() {
 	}
 	if c.ValidateArguments == nil {
 		c.ValidateArguments = func(loop.ToolSpec, string) string {
-			return "this loopd cannot check edited arguments: approve or deny the call as it is"
+			return "this loopd cannot check arguments: approve or deny the call as it is, or have a run call the tool"
 		}
 	}
 	if c.ValidateRule == nil {
@@ -179,6 +182,11 @@ func (c *Config) fill() {
 	if c.ListMCPTools == nil {
 		c.ListMCPTools = func(context.Context, loop.MCPSpec) ([]MCPTool, error) {
 			return nil, errors.New("this loopd calls no MCP servers")
+		}
+	}
+	if c.CallTool == nil {
+		c.CallTool = func(context.Context, loop.RunRef, loop.ToolSpec, string, string) loop.ToolReply {
+			return loop.ToolReply{Outcome: loop.OutcomeNotSent, Content: "this loopd calls tools in runs only"}
 		}
 	}
 }

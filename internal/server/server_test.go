@@ -53,6 +53,23 @@ type world struct {
 	url      string // of the HTTP port
 	database string // its URL
 	logs     *syncBuffer
+
+	sent chan sentCall // what CallTool was asked to send; room for what a test needs
+}
+
+// sentCall is a call that left for a tool.
+type sentCall struct {
+	Run       loop.RunRef
+	Tool      string
+	Version   int64
+	Args, Key string
+	Cancelled bool // the context that it was sent with
+}
+
+// callTool answers with the arguments, as a tool that took 5 ms.
+func (w *world) callTool(ctx context.Context, run loop.RunRef, spec loop.ToolSpec, args, key string) loop.ToolReply {
+	w.sent <- sentCall{Run: run, Tool: spec.Name, Version: spec.Version, Args: args, Key: key, Cancelled: ctx.Err() != nil}
+	return loop.ToolReply{Outcome: loop.OutcomeOK, Content: args, Status: http.StatusOK, Bytes: int64(len(args)), Duration: 5 * time.Millisecond}
 }
 
 func setup(t *testing.T) *world {
@@ -68,7 +85,7 @@ func setupOn(t *testing.T, database string) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	w := &world{t: t, store: store, database: database, registry: prometheus.NewRegistry(), logs: &syncBuffer{}}
+	w := &world{t: t, store: store, database: database, registry: prometheus.NewRegistry(), logs: &syncBuffer{}, sent: make(chan sentCall, 64)}
 	w.server, err = server.New(server.Config{
 		Store: store, Prices: prices, Models: models, ProviderKnown: func(name string) bool { return name == "acme" },
 		ValidateTool: func(spec loop.ToolSpec) []string {
@@ -77,7 +94,7 @@ func setupOn(t *testing.T, database string) *world {
 			}
 			return nil
 		},
-		ValidateRule: rule, ValidateArguments: arguments, Builtin: builtin, ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools,
+		ValidateRule: rule, ValidateArguments: arguments, Builtin: builtin, ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools, CallTool: w.callTool,
 		Log: slog.New(slog.NewJSONHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), Registerer: w.registry,
 	})
 	if err != nil {

@@ -101,6 +101,10 @@ const (
 	ErrorReason_ERROR_REASON_POLICY_EXISTS ErrorReason = 34
 	// FAILED_PRECONDITION: an archived policy takes no changes. Metadata: policy.
 	ErrorReason_ERROR_REASON_POLICY_ARCHIVED ErrorReason = 35
+	// FAILED_PRECONDITION: only a run may call the tool: because of its effect, or because it is no HTTP endpoint and no MCP server's. Metadata: tool, and kind or effect.
+	ErrorReason_ERROR_REASON_TOOL_NOT_CALLABLE ErrorReason = 36
+	// FAILED_PRECONDITION: the call changes something and was sent under this request id before, so it is not sent again. Metadata: tool, idempotency_key.
+	ErrorReason_ERROR_REASON_CALL_NOT_REPEATABLE ErrorReason = 37
 )
 
 // Enum value maps for ErrorReason.
@@ -142,6 +146,8 @@ var (
 		33: "ERROR_REASON_POLICY_VERSION_NOT_FOUND",
 		34: "ERROR_REASON_POLICY_EXISTS",
 		35: "ERROR_REASON_POLICY_ARCHIVED",
+		36: "ERROR_REASON_TOOL_NOT_CALLABLE",
+		37: "ERROR_REASON_CALL_NOT_REPEATABLE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -180,6 +186,8 @@ var (
 		"ERROR_REASON_POLICY_VERSION_NOT_FOUND":   33,
 		"ERROR_REASON_POLICY_EXISTS":              34,
 		"ERROR_REASON_POLICY_ARCHIVED":            35,
+		"ERROR_REASON_TOOL_NOT_CALLABLE":          36,
+		"ERROR_REASON_CALL_NOT_REPEATABLE":        37,
 	}
 )
 
@@ -214,7 +222,7 @@ var File_loopd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\x85\n" +
+	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xcf\n" +
 	"\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
@@ -253,7 +261,9 @@ const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\x1dERROR_REASON_POLICY_NOT_FOUND\x10 \x12)\n" +
 	"%ERROR_REASON_POLICY_VERSION_NOT_FOUND\x10!\x12\x1e\n" +
 	"\x1aERROR_REASON_POLICY_EXISTS\x10\"\x12 \n" +
-	"\x1cERROR_REASON_POLICY_ARCHIVED\x10#B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x1cERROR_REASON_POLICY_ARCHIVED\x10#\x12\"\n" +
+	"\x1eERROR_REASON_TOOL_NOT_CALLABLE\x10$\x12$\n" +
+	" ERROR_REASON_CALL_NOT_REPEATABLE\x10%B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_errors_proto_rawDescOnce sync.Once

@@ -48,6 +48,7 @@ func TestEveryPathReachesItsMethod(t *testing.T) {
 		{"GET", "/v1/tools/a?version=2", "ToolService/GetTool"},
 		{"PATCH", "/v1/tools/a?update_mask=spec,labels&allow_missing=true", "ToolService/UpdateTool"},
 		{"POST", "/v1/tools/a:archive", "ToolService/ArchiveTool"},
+		{"POST", "/v1/tools/a:call", "ToolService/CallTool"},
 		{"POST", "/v1/tools:importOpenApi", "ToolService/ImportOpenApi"},
 		{"POST", "/v1/tools:listMcpTools", "ToolService/ListMcpTools"},
 		{"GET", "/v1/approvals?state=APPROVAL_STATE_PENDING&tool=refund", "ApprovalService/ListApprovals"},

@@ -78,6 +78,11 @@ func TestRulesAcceptGoodRequests(t *testing.T) {
 		&loopdv1.AnswerRequest{Name: approval, Answer: &loopdv1.AnswerRequest_Choice{Choice: "blue"}},
 		&loopdv1.CreatePolicyRequest{PolicyId: "small", Policy: policy(nil)},
 		&loopdv1.ImportOpenApiRequest{Document: "openapi: 3.1.0", Prefix: "shop_"},
+		&loopdv1.CallToolRequest{Name: "tools/get-order"},
+		&loopdv1.CallToolRequest{
+			Name: "tools/refund", Version: proto.Int64(2), Input: &loopdv1.CallToolRequest_ArgumentsJson{ArgumentsJson: "{}"},
+			ConfirmEffect: loopdv1.Effect_EFFECT_SIDE_EFFECT, RequestId: "1",
+		},
 		&loopdv1.ListMcpToolsRequest{Url: "http://127.0.0.1:3001/mcp", Headers: map[string]string{"Authorization": "Bearer ${secret:MCP}"}},
 	} {
 		if err := protovalidate.Validate(request); err != nil {
@@ -208,6 +213,9 @@ func TestRulesRefuseBadRequests(t *testing.T) {
 		"policy for no tool":        {&loopdv1.CreatePolicyRequest{PolicyId: "a", Policy: policy(func(p *loopdv1.Policy) { p.Tool = "" })}, "policy.tool"},
 		"update of no policy":       {&loopdv1.UpdatePolicyRequest{Policy: policy(nil)}, "policy"},
 		"import of nothing":         {&loopdv1.ImportOpenApiRequest{}, "document"},
+		"call of a run's tool":      {&loopdv1.CallToolRequest{Name: call}, "name"},
+		"call with no text":         {&loopdv1.CallToolRequest{Name: "tools/a", Input: &loopdv1.CallToolRequest_ArgumentsJson{}}, "arguments_json"},
+		"call of another effect":    {&loopdv1.CallToolRequest{Name: "tools/a", ConfirmEffect: 9}, "confirm_effect"},
 		"result of what did not run": {&loopdv1.ResolveToolCallRequest{
 			Name: call, Resolution: loopdv1.Resolution_RESOLUTION_NOT_EXECUTED, Result: "refunded",
 		}, ""},

@@ -11,6 +11,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	reflect "reflect"
@@ -721,11 +722,235 @@ func (x *McpDefinition) GetAnnotations() *structpb.Struct {
 	return nil
 }
 
+// CallToolRequest asks for one call of a tool.
+type CallToolRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "tools/{tool}".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The version to call, counting from 1. Absent: the newest.
+	Version *int64 `protobuf:"varint,2,opt,name=version,proto3,oneof" json:"version,omitempty"`
+	// The arguments, which must satisfy the tool's input_schema. Absent: an empty object.
+	//
+	// Types that are valid to be assigned to Input:
+	//
+	//	*CallToolRequest_Arguments
+	//	*CallToolRequest_ArgumentsJson
+	Input isCallToolRequest_Input `protobuf_oneof:"input"`
+	// The effect of the tool, as RegisteredTool.spec declares it: says that the caller knows what the call may change. Needed for an EFFECT_SIDE_EFFECT tool, and for one with an approval rule; another effect than the tool's is refused. Default unspecified.
+	ConfirmEffect Effect `protobuf:"varint,5,opt,name=confirm_effect,json=confirmEffect,proto3,enum=loopd.v1.Effect" json:"confirm_effect,omitempty"`
+	// For 24 hours the same id, over REST also the header Idempotency-Key, sends the same idempotency key to the tool, and sends an EFFECT_SIDE_EFFECT call at most once: ERROR_REASON_CALL_NOT_REPEATABLE. Limits as in CreateToolRequest.request_id. Empty: each request is a call of its own.
+	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallToolRequest) Reset() {
+	*x = CallToolRequest{}
+	mi := &file_loopd_v1_tool_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallToolRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallToolRequest) ProtoMessage() {}
+
+func (x *CallToolRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_tool_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallToolRequest.ProtoReflect.Descriptor instead.
+func (*CallToolRequest) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *CallToolRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CallToolRequest) GetVersion() int64 {
+	if x != nil && x.Version != nil {
+		return *x.Version
+	}
+	return 0
+}
+
+func (x *CallToolRequest) GetInput() isCallToolRequest_Input {
+	if x != nil {
+		return x.Input
+	}
+	return nil
+}
+
+func (x *CallToolRequest) GetArguments() *structpb.Struct {
+	if x != nil {
+		if x, ok := x.Input.(*CallToolRequest_Arguments); ok {
+			return x.Arguments
+		}
+	}
+	return nil
+}
+
+func (x *CallToolRequest) GetArgumentsJson() string {
+	if x != nil {
+		if x, ok := x.Input.(*CallToolRequest_ArgumentsJson); ok {
+			return x.ArgumentsJson
+		}
+	}
+	return ""
+}
+
+func (x *CallToolRequest) GetConfirmEffect() Effect {
+	if x != nil {
+		return x.ConfirmEffect
+	}
+	return Effect_EFFECT_UNSPECIFIED
+}
+
+func (x *CallToolRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type isCallToolRequest_Input interface {
+	isCallToolRequest_Input()
+}
+
+type CallToolRequest_Arguments struct {
+	// As an object. Integers above 2^53 are rounded in it.
+	Arguments *structpb.Struct `protobuf:"bytes,3,opt,name=arguments,proto3,oneof"`
+}
+
+type CallToolRequest_ArgumentsJson struct {
+	// As the text of a JSON object, which is sent exactly as it is: 1 to 65536 characters.
+	ArgumentsJson string `protobuf:"bytes,4,opt,name=arguments_json,json=argumentsJson,proto3,oneof"`
+}
+
+func (*CallToolRequest_Arguments) isCallToolRequest_Input() {}
+
+func (*CallToolRequest_ArgumentsJson) isCallToolRequest_Input() {}
+
+// CallToolResponse is what came of a call. A tool that failed is no error of the
+// request: see outcome.
+type CallToolResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How the call ended: "ok", "retryable", "permanent", "invalid_args", "timeout", "unknown" (it may have run), "not_sent" or "cancelled"; see ToolCall.outcome.
+	Outcome string `protobuf:"bytes,1,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// What a model would read: the result, or what went wrong.
+	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	// Status of the answer over HTTP. 0: there was none.
+	Status int32 `protobuf:"varint,3,opt,name=status,proto3" json:"status,omitempty"`
+	// Size of the tool's answer as received, in bytes.
+	Bytes int64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// How long the call took.
+	Latency *durationpb.Duration `protobuf:"bytes,5,opt,name=latency,proto3" json:"latency,omitempty"`
+	// True: the tool's answer was longer than what a model would read.
+	Cut bool `protobuf:"varint,6,opt,name=cut,proto3" json:"cut,omitempty"`
+	// The key that was sent with the call.
+	IdempotencyKey string `protobuf:"bytes,7,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CallToolResponse) Reset() {
+	*x = CallToolResponse{}
+	mi := &file_loopd_v1_tool_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallToolResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallToolResponse) ProtoMessage() {}
+
+func (x *CallToolResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_tool_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallToolResponse.ProtoReflect.Descriptor instead.
+func (*CallToolResponse) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *CallToolResponse) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *CallToolResponse) GetContent() string {
+	if x != nil {
+		return x.Content
+	}
+	return ""
+}
+
+func (x *CallToolResponse) GetStatus() int32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *CallToolResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *CallToolResponse) GetLatency() *durationpb.Duration {
+	if x != nil {
+		return x.Latency
+	}
+	return nil
+}
+
+func (x *CallToolResponse) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
+func (x *CallToolResponse) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
 var File_loopd_v1_tool_service_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_tool_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1bloopd/v1/tool_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x13loopd/v1/tool.proto\"\xd0\x01\n" +
+	"\x1bloopd/v1/tool_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x13loopd/v1/tool.proto\"\xd0\x01\n" +
 	"\x11CreateToolRequest\x128\n" +
 	"\x04tool\x18\x01 \x01(\v2\x18.loopd.v1.RegisteredToolB\n" +
 	"\xe2A\x01\x02\xbaH\x03\xc8\x01\x01R\x04tool\x12H\n" +
@@ -784,7 +1009,27 @@ const file_loopd_v1_tool_service_proto_rawDesc = "" +
 	"\x10suggested_effect\x18\x03 \x01(\x0e2\x10.loopd.v1.EffectR\x0fsuggestedEffect\x12\x1c\n" +
 	"\tuntrusted\x18\x04 \x01(\bR\tuntrusted\x12<\n" +
 	"\routput_schema\x18\x05 \x01(\v2\x17.google.protobuf.StructR\foutputSchema\x129\n" +
-	"\vannotations\x18\x06 \x01(\v2\x17.google.protobuf.StructR\vannotations2\xe4\x05\n" +
+	"\vannotations\x18\x06 \x01(\v2\x17.google.protobuf.StructR\vannotations\"\x97\x03\n" +
+	"\x0fCallToolRequest\x12\\\n" +
+	"\x04name\x18\x01 \x01(\tBH\xe2A\x01\x02\xfaA\x10\n" +
+	"\x0eloopd.dev/Tool\xbaH.\xc8\x01\x01r)2'^tools/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x04name\x12&\n" +
+	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x01H\x01R\aversion\x88\x01\x01\x127\n" +
+	"\targuments\x18\x03 \x01(\v2\x17.google.protobuf.StructH\x00R\targuments\x124\n" +
+	"\x0earguments_json\x18\x04 \x01(\tB\v\xbaH\br\x06\x10\x01\x18\x80\x80\x04H\x00R\rargumentsJson\x12A\n" +
+	"\x0econfirm_effect\x18\x05 \x01(\x0e2\x10.loopd.v1.EffectB\b\xbaH\x05\x82\x01\x02\x10\x01R\rconfirmEffect\x127\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestIdB\a\n" +
+	"\x05inputB\n" +
+	"\n" +
+	"\b_version\"\xe4\x01\n" +
+	"\x10CallToolResponse\x12\x18\n" +
+	"\aoutcome\x18\x01 \x01(\tR\aoutcome\x12\x18\n" +
+	"\acontent\x18\x02 \x01(\tR\acontent\x12\x16\n" +
+	"\x06status\x18\x03 \x01(\x05R\x06status\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x123\n" +
+	"\alatency\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\alatency\x12\x10\n" +
+	"\x03cut\x18\x06 \x01(\bR\x03cut\x12'\n" +
+	"\x0fidempotency_key\x18\a \x01(\tR\x0eidempotencyKey2\xcb\x06\n" +
 	"\vToolService\x12\\\n" +
 	"\n" +
 	"CreateTool\x12\x1b.loopd.v1.CreateToolRequest\x1a\x18.loopd.v1.RegisteredTool\"\x17\x82\xd3\xe4\x93\x02\x11:\x04tool\"\t/v1/tools\x12Y\n" +
@@ -794,7 +1039,8 @@ const file_loopd_v1_tool_service_proto_rawDesc = "" +
 	"UpdateTool\x12\x1b.loopd.v1.UpdateToolRequest\x1a\x18.loopd.v1.RegisteredTool\"%\x82\xd3\xe4\x93\x02\x1f:\x04tool2\x17/v1/{tool.name=tools/*}\x12l\n" +
 	"\vArchiveTool\x12\x1c.loopd.v1.ArchiveToolRequest\x1a\x18.loopd.v1.RegisteredTool\"%\x82\xd3\xe4\x93\x02\x1f:\x01*\"\x1a/v1/{name=tools/*}:archive\x12t\n" +
 	"\rImportOpenApi\x12\x1e.loopd.v1.ImportOpenApiRequest\x1a\x1f.loopd.v1.ImportOpenApiResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/tools:importOpenApi\x12s\n" +
-	"\fListMcpTools\x12\x1d.loopd.v1.ListMcpToolsRequest\x1a\x1e.loopd.v1.ListMcpToolsResponse\"$\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/tools:listMcpTools\x90\x02\x01B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\fListMcpTools\x12\x1d.loopd.v1.ListMcpToolsRequest\x1a\x1e.loopd.v1.ListMcpToolsResponse\"$\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/tools:listMcpTools\x90\x02\x01\x12e\n" +
+	"\bCallTool\x12\x19.loopd.v1.CallToolRequest\x1a\x1a.loopd.v1.CallToolResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/{name=tools/*}:callB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_tool_service_proto_rawDescOnce sync.Once
@@ -808,7 +1054,7 @@ func file_loopd_v1_tool_service_proto_rawDescGZIP() []byte {
 	return file_loopd_v1_tool_service_proto_rawDescData
 }
 
-var file_loopd_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_loopd_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_loopd_v1_tool_service_proto_goTypes = []any{
 	(*CreateToolRequest)(nil),     // 0: loopd.v1.CreateToolRequest
 	(*GetToolRequest)(nil),        // 1: loopd.v1.GetToolRequest
@@ -821,44 +1067,52 @@ var file_loopd_v1_tool_service_proto_goTypes = []any{
 	(*ListMcpToolsRequest)(nil),   // 8: loopd.v1.ListMcpToolsRequest
 	(*ListMcpToolsResponse)(nil),  // 9: loopd.v1.ListMcpToolsResponse
 	(*McpDefinition)(nil),         // 10: loopd.v1.McpDefinition
-	nil,                           // 11: loopd.v1.ListMcpToolsRequest.HeadersEntry
-	(*RegisteredTool)(nil),        // 12: loopd.v1.RegisteredTool
-	(*fieldmaskpb.FieldMask)(nil), // 13: google.protobuf.FieldMask
-	(*Tool)(nil),                  // 14: loopd.v1.Tool
-	(Effect)(0),                   // 15: loopd.v1.Effect
-	(*structpb.Struct)(nil),       // 16: google.protobuf.Struct
+	(*CallToolRequest)(nil),       // 11: loopd.v1.CallToolRequest
+	(*CallToolResponse)(nil),      // 12: loopd.v1.CallToolResponse
+	nil,                           // 13: loopd.v1.ListMcpToolsRequest.HeadersEntry
+	(*RegisteredTool)(nil),        // 14: loopd.v1.RegisteredTool
+	(*fieldmaskpb.FieldMask)(nil), // 15: google.protobuf.FieldMask
+	(*Tool)(nil),                  // 16: loopd.v1.Tool
+	(Effect)(0),                   // 17: loopd.v1.Effect
+	(*structpb.Struct)(nil),       // 18: google.protobuf.Struct
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
 }
 var file_loopd_v1_tool_service_proto_depIdxs = []int32{
-	12, // 0: loopd.v1.CreateToolRequest.tool:type_name -> loopd.v1.RegisteredTool
-	12, // 1: loopd.v1.ListToolsResponse.tools:type_name -> loopd.v1.RegisteredTool
-	12, // 2: loopd.v1.UpdateToolRequest.tool:type_name -> loopd.v1.RegisteredTool
-	13, // 3: loopd.v1.UpdateToolRequest.update_mask:type_name -> google.protobuf.FieldMask
-	12, // 4: loopd.v1.ImportOpenApiResponse.tools:type_name -> loopd.v1.RegisteredTool
-	11, // 5: loopd.v1.ListMcpToolsRequest.headers:type_name -> loopd.v1.ListMcpToolsRequest.HeadersEntry
+	14, // 0: loopd.v1.CreateToolRequest.tool:type_name -> loopd.v1.RegisteredTool
+	14, // 1: loopd.v1.ListToolsResponse.tools:type_name -> loopd.v1.RegisteredTool
+	14, // 2: loopd.v1.UpdateToolRequest.tool:type_name -> loopd.v1.RegisteredTool
+	15, // 3: loopd.v1.UpdateToolRequest.update_mask:type_name -> google.protobuf.FieldMask
+	14, // 4: loopd.v1.ImportOpenApiResponse.tools:type_name -> loopd.v1.RegisteredTool
+	13, // 5: loopd.v1.ListMcpToolsRequest.headers:type_name -> loopd.v1.ListMcpToolsRequest.HeadersEntry
 	10, // 6: loopd.v1.ListMcpToolsResponse.definitions:type_name -> loopd.v1.McpDefinition
-	14, // 7: loopd.v1.McpDefinition.tool:type_name -> loopd.v1.Tool
-	15, // 8: loopd.v1.McpDefinition.suggested_effect:type_name -> loopd.v1.Effect
-	16, // 9: loopd.v1.McpDefinition.output_schema:type_name -> google.protobuf.Struct
-	16, // 10: loopd.v1.McpDefinition.annotations:type_name -> google.protobuf.Struct
-	0,  // 11: loopd.v1.ToolService.CreateTool:input_type -> loopd.v1.CreateToolRequest
-	1,  // 12: loopd.v1.ToolService.GetTool:input_type -> loopd.v1.GetToolRequest
-	2,  // 13: loopd.v1.ToolService.ListTools:input_type -> loopd.v1.ListToolsRequest
-	4,  // 14: loopd.v1.ToolService.UpdateTool:input_type -> loopd.v1.UpdateToolRequest
-	5,  // 15: loopd.v1.ToolService.ArchiveTool:input_type -> loopd.v1.ArchiveToolRequest
-	6,  // 16: loopd.v1.ToolService.ImportOpenApi:input_type -> loopd.v1.ImportOpenApiRequest
-	8,  // 17: loopd.v1.ToolService.ListMcpTools:input_type -> loopd.v1.ListMcpToolsRequest
-	12, // 18: loopd.v1.ToolService.CreateTool:output_type -> loopd.v1.RegisteredTool
-	12, // 19: loopd.v1.ToolService.GetTool:output_type -> loopd.v1.RegisteredTool
-	3,  // 20: loopd.v1.ToolService.ListTools:output_type -> loopd.v1.ListToolsResponse
-	12, // 21: loopd.v1.ToolService.UpdateTool:output_type -> loopd.v1.RegisteredTool
-	12, // 22: loopd.v1.ToolService.ArchiveTool:output_type -> loopd.v1.RegisteredTool
-	7,  // 23: loopd.v1.ToolService.ImportOpenApi:output_type -> loopd.v1.ImportOpenApiResponse
-	9,  // 24: loopd.v1.ToolService.ListMcpTools:output_type -> loopd.v1.ListMcpToolsResponse
-	18, // [18:25] is the sub-list for method output_type
-	11, // [11:18] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	16, // 7: loopd.v1.McpDefinition.tool:type_name -> loopd.v1.Tool
+	17, // 8: loopd.v1.McpDefinition.suggested_effect:type_name -> loopd.v1.Effect
+	18, // 9: loopd.v1.McpDefinition.output_schema:type_name -> google.protobuf.Struct
+	18, // 10: loopd.v1.McpDefinition.annotations:type_name -> google.protobuf.Struct
+	18, // 11: loopd.v1.CallToolRequest.arguments:type_name -> google.protobuf.Struct
+	17, // 12: loopd.v1.CallToolRequest.confirm_effect:type_name -> loopd.v1.Effect
+	19, // 13: loopd.v1.CallToolResponse.latency:type_name -> google.protobuf.Duration
+	0,  // 14: loopd.v1.ToolService.CreateTool:input_type -> loopd.v1.CreateToolRequest
+	1,  // 15: loopd.v1.ToolService.GetTool:input_type -> loopd.v1.GetToolRequest
+	2,  // 16: loopd.v1.ToolService.ListTools:input_type -> loopd.v1.ListToolsRequest
+	4,  // 17: loopd.v1.ToolService.UpdateTool:input_type -> loopd.v1.UpdateToolRequest
+	5,  // 18: loopd.v1.ToolService.ArchiveTool:input_type -> loopd.v1.ArchiveToolRequest
+	6,  // 19: loopd.v1.ToolService.ImportOpenApi:input_type -> loopd.v1.ImportOpenApiRequest
+	8,  // 20: loopd.v1.ToolService.ListMcpTools:input_type -> loopd.v1.ListMcpToolsRequest
+	11, // 21: loopd.v1.ToolService.CallTool:input_type -> loopd.v1.CallToolRequest
+	14, // 22: loopd.v1.ToolService.CreateTool:output_type -> loopd.v1.RegisteredTool
+	14, // 23: loopd.v1.ToolService.GetTool:output_type -> loopd.v1.RegisteredTool
+	3,  // 24: loopd.v1.ToolService.ListTools:output_type -> loopd.v1.ListToolsResponse
+	14, // 25: loopd.v1.ToolService.UpdateTool:output_type -> loopd.v1.RegisteredTool
+	14, // 26: loopd.v1.ToolService.ArchiveTool:output_type -> loopd.v1.RegisteredTool
+	7,  // 27: loopd.v1.ToolService.ImportOpenApi:output_type -> loopd.v1.ImportOpenApiResponse
+	9,  // 28: loopd.v1.ToolService.ListMcpTools:output_type -> loopd.v1.ListMcpToolsResponse
+	12, // 29: loopd.v1.ToolService.CallTool:output_type -> loopd.v1.CallToolResponse
+	22, // [22:30] is the sub-list for method output_type
+	14, // [14:22] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_tool_service_proto_init() }
@@ -868,13 +1122,17 @@ func file_loopd_v1_tool_service_proto_init() {
 	}
 	file_loopd_v1_tool_proto_init()
 	file_loopd_v1_tool_service_proto_msgTypes[1].OneofWrappers = []any{}
+	file_loopd_v1_tool_service_proto_msgTypes[11].OneofWrappers = []any{
+		(*CallToolRequest_Arguments)(nil),
+		(*CallToolRequest_ArgumentsJson)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_tool_service_proto_rawDesc), len(file_loopd_v1_tool_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	ToolService_ArchiveTool_FullMethodName   = "/loopd.v1.ToolService/ArchiveTool"
 	ToolService_ImportOpenApi_FullMethodName = "/loopd.v1.ToolService/ImportOpenApi"
 	ToolService_ListMcpTools_FullMethodName  = "/loopd.v1.ToolService/ListMcpTools"
+	ToolService_CallTool_FullMethodName      = "/loopd.v1.ToolService/CallTool"
 )
 
 // ToolServiceClient is the client API for ToolService service.
@@ -50,6 +51,8 @@ type ToolServiceClient interface {
 	ImportOpenApi(ctx context.Context, in *ImportOpenApiRequest, opts ...grpc.CallOption) (*ImportOpenApiResponse, error)
 	// Asks an MCP server for its tools, and proposes a tool for each. It changes nothing here.
 	ListMcpTools(ctx context.Context, in *ListMcpToolsRequest, opts ...grpc.CallOption) (*ListMcpToolsResponse, error)
+	// Calls a tool once, for whoever sets it up: outside any run, so that no model reads the result, no guard or budget counts it and no journal keeps it. EFFECT_READ_ONLY and EFFECT_IDEMPOTENT tools are called at once; an EFFECT_SIDE_EFFECT tool, and one with an approval rule, under confirm_effect; an EFFECT_IRREVERSIBLE tool, and one that is neither an HTTP endpoint nor an MCP server's, not at all: ERROR_REASON_TOOL_NOT_CALLABLE.
+	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error)
 }
 
 type toolServiceClient struct {
@@ -130,6 +133,16 @@ func (c *toolServiceClient) ListMcpTools(ctx context.Context, in *ListMcpToolsRe
 	return out, nil
 }
 
+func (c *toolServiceClient) CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CallToolResponse)
+	err := c.cc.Invoke(ctx, ToolService_CallTool_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ToolServiceServer is the server API for ToolService service.
 // All implementations must embed UnimplementedToolServiceServer
 // for forward compatibility.
@@ -152,6 +165,8 @@ type ToolServiceServer interface {
 	ImportOpenApi(context.Context, *ImportOpenApiRequest) (*ImportOpenApiResponse, error)
 	// Asks an MCP server for its tools, and proposes a tool for each. It changes nothing here.
 	ListMcpTools(context.Context, *ListMcpToolsRequest) (*ListMcpToolsResponse, error)
+	// Calls a tool once, for whoever sets it up: outside any run, so that no model reads the result, no guard or budget counts it and no journal keeps it. EFFECT_READ_ONLY and EFFECT_IDEMPOTENT tools are called at once; an EFFECT_SIDE_EFFECT tool, and one with an approval rule, under confirm_effect; an EFFECT_IRREVERSIBLE tool, and one that is neither an HTTP endpoint nor an MCP server's, not at all: ERROR_REASON_TOOL_NOT_CALLABLE.
+	CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
 
@@ -182,6 +197,9 @@ func (UnimplementedToolServiceServer) ImportOpenApi(context.Context, *ImportOpen
 }
 func (UnimplementedToolServiceServer) ListMcpTools(context.Context, *ListMcpToolsRequest) (*ListMcpToolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListMcpTools not implemented")
+}
+func (UnimplementedToolServiceServer) CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CallTool not implemented")
 }
 func (UnimplementedToolServiceServer) mustEmbedUnimplementedToolServiceServer() {}
 func (UnimplementedToolServiceServer) testEmbeddedByValue()                     {}
@@ -330,6 +348,24 @@ func _ToolService_ListMcpTools_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ToolService_CallTool_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CallToolRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).CallTool(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_CallTool_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).CallTool(ctx, req.(*CallToolRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ToolService_ServiceDesc is the grpc.ServiceDesc for ToolService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -364,6 +400,10 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListMcpTools",
 			Handler:    _ToolService_ListMcpTools_Handler,
+		},
+		{
+			MethodName: "CallTool",
+			Handler:    _ToolService_CallTool_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
