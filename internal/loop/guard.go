@@ -36,7 +36,15 @@ func guards() []guard {
 		guardContext,
 		guardToolCalls,
 		guardRepeat,
+		guardSameCall,
+		guardCycle,
+		guardFrequency,
+		guardNearDuplicate,
+		guardNovelty,
+		guardMonologue,
 		guardInvalid,
+		guardCallErrors,
+		guardToolErrors,
 		guardErrors,
 	}
 }
@@ -54,6 +62,9 @@ func (s *State) trip(p plan, now time.Time) []Tripped {
 			continue
 		}
 		t.Iteration = s.iterations
+		if s.toldOfProgress(*t, nudges) {
+			continue
+		}
 		if t.Verdict == VerdictNudge {
 			if s.mayNudge(t.Guard) {
 				nudges = append(nudges, *t)

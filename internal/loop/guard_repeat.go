@@ -6,14 +6,17 @@ import "fmt"
 // than other repetition, because waiting for a change is its purpose.
 const pollableFactor = 3
 
+// sayRepeat is what a model is told that repeats itself.
+const sayRepeat = "You have made the same call and got the same result before. Repeating it will not help: do something else, or answer with what you have."
+
 // guardRepeat stops a run whose iterations are all the same: the same calls with
 // the same arguments that bring the same results. Same calls with changing
 // results are progress; three equal calls in one answer are one iteration.
 func guardRepeat(m moment) *Tripped {
-	if len(m.prints) == 0 {
+	last := m.newest()
+	if last == nil {
 		return nil
 	}
-	last := m.prints[len(m.prints)-1]
 	n := m.trailing(func(f footprint) bool { return f.print == last.print })
 	limit := m.spec.Limits.IdenticalIters
 	if last.pollable {
@@ -29,16 +32,24 @@ func guardRepeat(m moment) *Tripped {
 		return t
 	case n >= 2 && n == limit-1:
 		t.Verdict, t.Evidence = VerdictNudge, m.proof(n)
-		t.Say = "You have made the same call and got the same result before. Repeating it will not help: do something else, or answer with what you have."
+		t.Say = sayRepeat
 		return t
 	}
 	return nil
 }
 
-// noProgress is what the run's limits want a no-progress guard to do.
-func (s *State) noProgress() Verdict {
-	if s.spec.Limits.NoProgressStops {
-		return VerdictStop
+// guardSameCall stops a run that asks the same again and again, whatever comes
+// back: a clock is never the same, and brings nothing. A tool that is there to be
+// polled may be.
+func guardSameCall(m moment) *Tripped {
+	last, limit := m.newest(), m.spec.Limits.SameCallIters
+	if limit == 0 || last == nil || last.pollable {
+		return nil
 	}
-	return VerdictFinalTurn
+	n := m.trailing(func(f footprint) bool { return f.asks == last.asks })
+	return m.judge(Tripped{
+		Guard: "same_call", Reason: RepeatCall, Observed: fmt.Sprintf("%d iterations with equal calls in a row", n), Limit: fmt.Sprint(limit),
+		Message: fmt.Sprintf("the same call to %s was made %d times in a row", last.evidence.Tool, n),
+		Say:     "You have made the same call again and again. If you wait for something, say so in your answer; else do something else, or answer with what you have.",
+	}, n, limit, len(m.prints)-n, func() []Evidence { return m.proof(n) })
 }

@@ -36,8 +36,11 @@ const (
 	fickle   mood = ""         // anything goes
 	stubborn mood = "stubborn" // the same call, the same result
 	pausing  mood = "pausing"
-	deadly   mood = "deadly"  // workers die
-	patient  mood = "patient" // nobody decides anything
+	deadly   mood = "deadly"   // workers die
+	patient  mood = "patient"  // nobody decides anything
+	circling mood = "circling" // two calls in turn, or the same few again and again
+	chanting mood = "chanting" // the same words, without end
+	guessing mood = "guessing" // another argument each time, the same failure
 )
 
 var (
@@ -68,7 +71,14 @@ func live(t *rapid.T) *history {
 	h := &history{t: t, now: epoch0, state: &loop.State{}, crashes: 6, drains: 4}
 	h.spec = h.randomSpec()
 	h.wire = h.odds(4)
-	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient)
+	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing)
+	if h.mood == guessing { // else the guards of errors come first
+		h.spec.Limits.NearDuplicates, h.spec.Limits.ErrorIters = 2, 4
+	}
+	if h.mood == circling { // so that each of the guards comes first sometimes
+		l := &h.spec.Limits
+		l.IdenticalIters, l.Cycles, l.FrequentRepeats, l.NoveltyIters = 4, pick(h, 2, 2, 0), pick(h, 3, 3, 0), pick(h, 3, 0)
+	}
 	h.audit = newAudit(t, h.spec)
 	defer func() {
 		if t.Failed() {
@@ -412,8 +422,11 @@ func (h *history) callTools(a loop.CallTools) {
 		send := sends[i]
 		sends = append(append([]loop.Send(nil), sends[:i]...), sends[i+1:]...)
 		outcome := h.outcome(send)
-		if h.mood == stubborn {
+		if h.mood == stubborn || h.mood == circling {
 			outcome = loop.OutcomeOK
+		}
+		if h.mood == guessing {
+			outcome = loop.OutcomePermanent
 		}
 		h.audit.performed(send, outcome)
 		h.pass(h.pause())
@@ -428,7 +441,7 @@ func (h *history) callTools(a loop.CallTools) {
 		if h.odds(4) { // as large as it may be
 			content += strings.Repeat("x", int(send.MaxResult)-len(content))
 		}
-		if h.mood == stubborn {
+		if h.mood == stubborn || h.mood == circling || h.mood == guessing {
 			content = "nothing new"
 		}
 		finished := loop.CallFinished{
@@ -466,7 +479,7 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 	switch h.mood {
 	case pausing:
 		finish = loop.FinishPaused
-	case stubborn:
+	case stubborn, circling, chanting, guessing:
 		finish = loop.FinishToolCalls
 	}
 	m := loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel}
@@ -476,18 +489,27 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 	if text := pick(h, "", "so far so good", "<b>42</b> \u2028"); text != "" {
 		m.Parts = append(m.Parts, loop.TextPart(text))
 	}
+	if h.mood == chanting {
+		m.Parts = append(m.Parts, loop.TextPart(strings.Repeat("And so it goes, on and on. ", 20)))
+	}
 	if finish == loop.FinishRefused {
 		m.Parts = append(m.Parts, loop.Part{Kind: loop.PartRefusal, Text: "I won't"})
 	}
 	if finish == loop.FinishToolCalls || h.odds(8) {
 		calls := h.below(6)
-		if h.mood == stubborn {
+		if h.mood == stubborn || h.mood == circling || h.mood == guessing {
 			calls = 1
 		}
 		for i := range calls {
 			call := h.randomCall(fmt.Sprintf("c%d-%d", started.Call, i+1))
 			if h.mood == stubborn {
 				call.Name, call.Args, call.Problem = "put", "{}", ""
+			}
+			if h.mood == guessing {
+				call.Name, call.Args, call.Problem = "put", fmt.Sprintf(`{"a":%d}`, started.Call), ""
+			}
+			if h.mood == circling {
+				call.Name, call.Args, call.Problem = "put", fmt.Sprintf(`{"a":%d}`, h.around(started.Call)), ""
 			}
 			m.Parts = append(m.Parts, loop.Part{Kind: loop.PartToolCall, Call: &call})
 		}
@@ -498,6 +520,14 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 		answered.Usage, answered.Estimated, answered.Cost = loop.Usage{}, true, loop.Cost{Output: started.Hold}
 	}
 	return answered
+}
+
+// around is the next of a few things in turn, and sometimes out of turn.
+func (h *history) around(call int) int {
+	if h.odds(12) {
+		return h.below(3)
+	}
+	return call % 2
 }
 
 // randomCall makes calls that often repeat each other, sometimes with their keys
@@ -554,6 +584,9 @@ func (h *history) randomSpec() loop.Spec {
 	l.AnswerOutput = rarely[int64](h, 4096, 512, 64, 16)
 	l.FinalOutput = rarely[int64](h, 1024, 256, 16)
 	l.IdenticalIters, l.ErrorIters, l.InvalidIters = 2+h.below(3), 1+h.below(3), 1+h.below(3)
+	l.SameCallIters, l.Cycles, l.FrequentRepeats = rarely(h, 6, 0, 2, 3), rarely(h, 3, 0, 2), rarely(h, 6, 0, 2, 3)
+	l.NearDuplicates, l.NoveltyIters = rarely(h, 6, 0, 2, 3), rarely(h, 9, 0, 2, 3)
+	l.CallFailures, l.ToolFailures, l.Monologue = rarely(h, 3, 0, 1, 2), rarely(h, 5, 0, 1, 2), rarely(h, 3, 0, 2)
 	l.Reasks = h.below(3)
 	l.ActiveChildren, l.Children = rarely(h, 4, 0, 1), rarely(h, 16, 1)
 	l.NoProgressStops, l.CountInput = h.odds(4), h.odds(4)

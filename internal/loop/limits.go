@@ -9,39 +9,54 @@ import (
 // out what it does not care about; Defaults fills the rest in before the run is
 // created, so that a later change of defaults changes no run that exists.
 type Limits struct {
-	Iterations      int           `json:"iterations"`          // accepted model answers, wrap-up included
-	ModelCalls      int           `json:"model_calls"`         // requests sent to models, retries included
-	Cost            USD           `json:"cost_usd"`            // hard: committed plus held never passes it
-	TotalTokens     int64         `json:"total_tokens"`        // input (cached included) plus output
-	OutputTokens    int64         `json:"output_tokens"`       // output, reasoning included
-	Deadline        time.Duration `json:"deadline"`            // active time; waits do not count
-	WallTime        time.Duration `json:"wall_time"`           // since creation, waits included
-	ToolCalls       int           `json:"tool_calls"`          // started calls in the run
-	CallsPerAnswer  int           `json:"calls_per_answer"`    // started calls of one answer
-	ParallelCalls   int           `json:"parallel_calls"`      // running at once
-	IdenticalIters  int           `json:"identical_iters"`     // equal iterations in a row that end the run
-	ErrorIters      int           `json:"error_iters"`         // iterations of nothing but errors in a row that end the run
-	InvalidIters    int           `json:"invalid_iters"`       // iterations of nothing but unknown tools or invalid arguments
-	FinalOutput     int64         `json:"final_output_tokens"` // output cap of the wrap-up answer
-	AnswerOutput    int64         `json:"answer_output_tokens"`
-	Reasks          int           `json:"reasks"`                // times a final answer is sent back for correction
-	StopAt          float64       `json:"stop_at"`               // share of the context window at which the run wraps up
-	CountInput      bool          `json:"count_input,omitempty"` // true: where the bound by bytes fits no budget, the provider's own count plus a margin is trusted instead
-	ChildDepth      int           `json:"child_depth,omitempty"` // how deep runs may start runs
-	ActiveChildren  int           `json:"active_children,omitempty"`
-	Children        int           `json:"children,omitempty"` // child runs started, in the whole run
-	NoProgressStops bool          `json:"no_progress_stop"`   // true: a no-progress trip stops at once, without a wrap-up call
+	Iterations     int           `json:"iterations"`       // accepted model answers, wrap-up included
+	ModelCalls     int           `json:"model_calls"`      // requests sent to models, retries included
+	Cost           USD           `json:"cost_usd"`         // hard: committed plus held never passes it
+	TotalTokens    int64         `json:"total_tokens"`     // input (cached included) plus output
+	OutputTokens   int64         `json:"output_tokens"`    // output, reasoning included
+	Deadline       time.Duration `json:"deadline"`         // active time; waits do not count
+	WallTime       time.Duration `json:"wall_time"`        // since creation, waits included
+	ToolCalls      int           `json:"tool_calls"`       // started calls in the run
+	CallsPerAnswer int           `json:"calls_per_answer"` // started calls of one answer
+	ParallelCalls  int           `json:"parallel_calls"`   // running at once
+	IdenticalIters int           `json:"identical_iters"`  // equal iterations in a row that end the run
+	ErrorIters     int           `json:"error_iters"`      // iterations of nothing but errors in a row that end the run
+	InvalidIters   int           `json:"invalid_iters"`    // iterations of nothing but unknown tools or invalid arguments
+
+	// Of the guards that look for progress. Zero, as in journals that are older than
+	// the guard: it is off.
+	SameCallIters   int `json:"same_call_iters,omitempty"`  // iterations in a row with equal calls, whatever they bring
+	Cycles          int `json:"cycles,omitempty"`           // full cycles of 2 or 3 iterations; of 4 or 5, one less
+	FrequentRepeats int `json:"frequent_repeats,omitempty"` // of the last 10 iterations with the same call and result
+	NearDuplicates  int `json:"near_duplicates,omitempty"`  // of the last 12 iterations with the same result for other arguments
+	NoveltyIters    int `json:"novelty_iters,omitempty"`    // iterations in a row that brought nothing new
+	CallFailures    int `json:"call_failures,omitempty"`    // failures of the same call
+	ToolFailures    int `json:"tool_failures,omitempty"`    // iterations in which a tool failed in the same way
+	Monologue       int `json:"monologue,omitempty"`        // answers without a call in the same words
+
+	FinalOutput     int64   `json:"final_output_tokens"` // output cap of the wrap-up answer
+	AnswerOutput    int64   `json:"answer_output_tokens"`
+	Reasks          int     `json:"reasks"`                // times a final answer is sent back for correction
+	StopAt          float64 `json:"stop_at"`               // share of the context window at which the run wraps up
+	CountInput      bool    `json:"count_input,omitempty"` // true: where the bound by bytes fits no budget, the provider's own count plus a margin is trusted instead
+	ChildDepth      int     `json:"child_depth,omitempty"` // how deep runs may start runs
+	ActiveChildren  int     `json:"active_children,omitempty"`
+	Children        int     `json:"children,omitempty"` // child runs started, in the whole run
+	NoProgressStops bool    `json:"no_progress_stop"`   // true: a no-progress trip stops at once, without a wrap-up call
 }
 
 // Defaults are the limits of a run whose agent and request set none. The
 // figures come from the incident loopd was built after: a good run of that
-// agent took 4 iterations and 0.20 USD.
+// agent took 4 iterations and 0.20 USD. Those of the guards that look for
+// progress were measured on recorded runs: see GUARDS.md.
 func Defaults() Limits {
 	return Limits{
 		Iterations: 12, ModelCalls: 36, Cost: OneUSD, TotalTokens: 500_000, OutputTokens: 60_000,
 		Deadline: 10 * time.Minute, WallTime: 24 * time.Hour,
 		ToolCalls: 40, CallsPerAnswer: 8, ParallelCalls: 4,
-		IdenticalIters: 3, ErrorIters: 3, InvalidIters: 3,
+		IdenticalIters: 3, ErrorIters: 4, InvalidIters: 3,
+		SameCallIters: 6, Cycles: 3, FrequentRepeats: 6, NearDuplicates: 6, NoveltyIters: 9,
+		CallFailures: 3, ToolFailures: 5, Monologue: 3,
 		FinalOutput: 1024, AnswerOutput: 4096, Reasks: 2, StopAt: 0.80,
 		ChildDepth: 1, ActiveChildren: 4, Children: 16,
 	}
@@ -54,6 +69,8 @@ func Ceilings() Limits {
 		Deadline: 24 * time.Hour, WallTime: 7 * 24 * time.Hour,
 		ToolCalls: 500, CallsPerAnswer: 64, ParallelCalls: 16,
 		IdenticalIters: 10, ErrorIters: 10, InvalidIters: 10,
+		SameCallIters: 20, Cycles: 10, FrequentRepeats: frequencyWindow, NearDuplicates: nearWindow, NoveltyIters: 50,
+		CallFailures: 10, ToolFailures: 20, Monologue: 10,
 		FinalOutput: 32_768, AnswerOutput: 128_000, Reasks: 5, StopAt: 0.95,
 		ChildDepth: 2, ActiveChildren: 16, Children: 64,
 	}
@@ -97,6 +114,14 @@ func (l Limits) Validate(ceiling Limits) []*LimitError {
 	check("max_child_depth", int64(l.ChildDepth), 0, int64(ceiling.ChildDepth))
 	check("max_active_children", int64(l.ActiveChildren), 0, int64(ceiling.ActiveChildren))
 	check("max_children", int64(l.Children), 0, int64(ceiling.Children))
+	check("max_same_call_iterations", int64(l.SameCallIters), 2, int64(ceiling.SameCallIters))
+	check("max_cycles", int64(l.Cycles), 2, int64(ceiling.Cycles))
+	check("max_frequent_repeats", int64(l.FrequentRepeats), 2, int64(ceiling.FrequentRepeats))
+	check("max_near_duplicates", int64(l.NearDuplicates), 2, int64(ceiling.NearDuplicates))
+	check("max_iterations_without_novelty", int64(l.NoveltyIters), 2, int64(ceiling.NoveltyIters))
+	check("max_call_failures", int64(l.CallFailures), 1, int64(ceiling.CallFailures))
+	check("max_tool_failures", int64(l.ToolFailures), 1, int64(ceiling.ToolFailures))
+	check("max_monologue_answers", int64(l.Monologue), 2, int64(ceiling.Monologue))
 	errs = append(errs, l.validateMeasures(ceiling)...)
 	return errs
 }

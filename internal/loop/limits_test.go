@@ -30,6 +30,14 @@ func TestLimitsValidate(t *testing.T) {
 		"max_identical_iterations":       {func(l *loop.Limits) { l.IdenticalIters = 1 }, func(l *loop.Limits) { l.IdenticalIters = 11 }},
 		"max_error_iterations":           {func(l *loop.Limits) { l.ErrorIters = 0 }, func(l *loop.Limits) { l.ErrorIters = 11 }},
 		"max_invalid_iterations":         {func(l *loop.Limits) { l.InvalidIters = 0 }, func(l *loop.Limits) { l.InvalidIters = 11 }},
+		"max_same_call_iterations":       {func(l *loop.Limits) { l.SameCallIters = 1 }, func(l *loop.Limits) { l.SameCallIters = 21 }},
+		"max_cycles":                     {func(l *loop.Limits) { l.Cycles = 1 }, func(l *loop.Limits) { l.Cycles = 11 }},
+		"max_frequent_repeats":           {func(l *loop.Limits) { l.FrequentRepeats = 1 }, func(l *loop.Limits) { l.FrequentRepeats = 11 }},
+		"max_near_duplicates":            {func(l *loop.Limits) { l.NearDuplicates = 1 }, func(l *loop.Limits) { l.NearDuplicates = 13 }},
+		"max_iterations_without_novelty": {func(l *loop.Limits) { l.NoveltyIters = 1 }, func(l *loop.Limits) { l.NoveltyIters = 51 }},
+		"max_call_failures":              {func(l *loop.Limits) { l.CallFailures = 0 }, func(l *loop.Limits) { l.CallFailures = 11 }},
+		"max_tool_failures":              {func(l *loop.Limits) { l.ToolFailures = 0 }, func(l *loop.Limits) { l.ToolFailures = 21 }},
+		"max_monologue_answers":          {func(l *loop.Limits) { l.Monologue = 1 }, func(l *loop.Limits) { l.Monologue = 11 }},
 		"final_answer_max_output_tokens": {func(l *loop.Limits) { l.FinalOutput = 15 }, func(l *loop.Limits) { l.FinalOutput = 1e6 }},
 		"answer_max_output_tokens":       {func(l *loop.Limits) { l.AnswerOutput = 15 }, func(l *loop.Limits) { l.AnswerOutput = 1e6 }},
 		"max_reasks":                     {func(l *loop.Limits) { l.Reasks = -1 }, func(l *loop.Limits) { l.Reasks = 6 }},
@@ -53,8 +61,8 @@ func TestLimitsValidate(t *testing.T) {
 		}
 	}
 	everything := loop.Limits{Cost: -1}
-	if got := len(everything.Validate(ceiling)); got != 15 { // tool calls and re-asks may be zero
-		t.Errorf("%d faults reported at once, want 15", got)
+	if got := len(everything.Validate(ceiling)); got != 23 { // tool calls and re-asks may be zero
+		t.Errorf("%d faults reported at once, want 23", got)
 	}
 }
 

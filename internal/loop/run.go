@@ -133,6 +133,11 @@ const (
 	Cancelled           StopReason = "CANCELLED"
 	GuardInternal       StopReason = "GUARD_INTERNAL"
 	InternalError       StopReason = "INTERNAL_ERROR"
+	Cycle               StopReason = "CYCLE"
+	FrequentRepeat      StopReason = "FREQUENT_REPEAT"
+	NearDuplicate       StopReason = "NEAR_DUPLICATE"
+	NoNovelty           StopReason = "NO_NOVELTY"
+	Monologue           StopReason = "MONOLOGUE"
 )
 
 // StopReasons lists them all, for the places that must know the closed set.
@@ -142,6 +147,7 @@ func StopReasons() []StopReason {
 		Deadline, WallTime, ToolCallCap, RepeatCall, ErrorStreak, UnknownTool, InvalidArgs, Truncated,
 		EmptyResponse, PauseLoop, Refusal, UnknownStopReason, ValidationFailed, InDoubtUnresolved,
 		ProviderError, ProviderUnavailable, RecoveryExhausted, Cancelled, GuardInternal, InternalError,
+		Cycle, FrequentRepeat, NearDuplicate, NoNovelty, Monologue,
 	}
 }
 

@@ -47,6 +47,14 @@ func overlay(dst *loop.Limits, l *loopdv1.Limits) error {
 	set(&dst.IdenticalIters, l.MaxIdenticalIterations)
 	set(&dst.ErrorIters, l.MaxErrorIterations)
 	set(&dst.InvalidIters, l.MaxInvalidIterations)
+	set(&dst.SameCallIters, l.MaxSameCallIterations)
+	set(&dst.Cycles, l.MaxCycles)
+	set(&dst.FrequentRepeats, l.MaxFrequentRepeats)
+	set(&dst.NearDuplicates, l.MaxNearDuplicates)
+	set(&dst.NoveltyIters, l.MaxIterationsWithoutNovelty)
+	set(&dst.CallFailures, l.MaxCallFailures)
+	set(&dst.ToolFailures, l.MaxToolFailures)
+	set(&dst.Monologue, l.MaxMonologueAnswers)
 	set(&dst.FinalOutput, l.FinalAnswerMaxOutputTokens)
 	set(&dst.AnswerOutput, l.AnswerMaxOutputTokens)
 	set(&dst.Reasks, l.MaxReasks)
@@ -121,27 +129,35 @@ func ceilingText(ceilings loop.Limits, field string) string {
 // limitsProto shows limits in force: every one of them is present.
 func limitsProto(l loop.Limits) *loopdv1.Limits {
 	return &loopdv1.Limits{
-		MaxIterations:              new(clampInt32(l.Iterations)),
-		MaxModelCalls:              new(clampInt32(l.ModelCalls)),
-		MaxCostUsd:                 new(l.Cost.String()),
-		MaxTotalTokens:             new(l.TotalTokens),
-		MaxOutputTokens:            new(l.OutputTokens),
-		Deadline:                   durationpb.New(l.Deadline),
-		MaxWallTime:                durationpb.New(l.WallTime),
-		MaxToolCalls:               new(clampInt32(l.ToolCalls)),
-		MaxToolCallsPerAnswer:      new(clampInt32(l.CallsPerAnswer)),
-		MaxParallelToolCalls:       new(clampInt32(l.ParallelCalls)),
-		MaxIdenticalIterations:     new(clampInt32(l.IdenticalIters)),
-		MaxErrorIterations:         new(clampInt32(l.ErrorIters)),
-		MaxInvalidIterations:       new(clampInt32(l.InvalidIters)),
-		FinalAnswerMaxOutputTokens: new(l.FinalOutput),
-		AnswerMaxOutputTokens:      new(l.AnswerOutput),
-		MaxReasks:                  new(clampInt32(l.Reasks)),
-		ContextStopAt:              new(l.StopAt),
-		NoProgressStop:             new(l.NoProgressStops),
-		MaxChildDepth:              new(clampInt32(l.ChildDepth)),
-		MaxActiveChildren:          new(clampInt32(l.ActiveChildren)),
-		MaxChildren:                new(clampInt32(l.Children)),
-		CountInput:                 new(l.CountInput),
+		MaxIterations:               new(clampInt32(l.Iterations)),
+		MaxModelCalls:               new(clampInt32(l.ModelCalls)),
+		MaxCostUsd:                  new(l.Cost.String()),
+		MaxTotalTokens:              new(l.TotalTokens),
+		MaxOutputTokens:             new(l.OutputTokens),
+		Deadline:                    durationpb.New(l.Deadline),
+		MaxWallTime:                 durationpb.New(l.WallTime),
+		MaxToolCalls:                new(clampInt32(l.ToolCalls)),
+		MaxToolCallsPerAnswer:       new(clampInt32(l.CallsPerAnswer)),
+		MaxParallelToolCalls:        new(clampInt32(l.ParallelCalls)),
+		MaxIdenticalIterations:      new(clampInt32(l.IdenticalIters)),
+		MaxErrorIterations:          new(clampInt32(l.ErrorIters)),
+		MaxInvalidIterations:        new(clampInt32(l.InvalidIters)),
+		MaxSameCallIterations:       new(clampInt32(l.SameCallIters)),
+		MaxCycles:                   new(clampInt32(l.Cycles)),
+		MaxFrequentRepeats:          new(clampInt32(l.FrequentRepeats)),
+		MaxNearDuplicates:           new(clampInt32(l.NearDuplicates)),
+		MaxIterationsWithoutNovelty: new(clampInt32(l.NoveltyIters)),
+		MaxCallFailures:             new(clampInt32(l.CallFailures)),
+		MaxToolFailures:             new(clampInt32(l.ToolFailures)),
+		MaxMonologueAnswers:         new(clampInt32(l.Monologue)),
+		FinalAnswerMaxOutputTokens:  new(l.FinalOutput),
+		AnswerMaxOutputTokens:       new(l.AnswerOutput),
+		MaxReasks:                   new(clampInt32(l.Reasks)),
+		ContextStopAt:               new(l.StopAt),
+		NoProgressStop:              new(l.NoProgressStops),
+		MaxChildDepth:               new(clampInt32(l.ChildDepth)),
+		MaxActiveChildren:           new(clampInt32(l.ActiveChildren)),
+		MaxChildren:                 new(clampInt32(l.Children)),
+		CountInput:                  new(l.CountInput),
 	}
 }

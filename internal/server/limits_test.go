@@ -40,3 +40,30 @@ func TestCountInputIsALimitLikeAnyOther(t *testing.T) {
 		}
 	}
 }
+
+// TestProgressLimits: each limit of the guards that look for progress reaches the
+// worker, and the run shows it.
+func TestProgressLimits(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.agent("plain", support())
+	for field, of := range map[string]func(loop.Limits) int{
+		"maxSameCallIterations":       func(l loop.Limits) int { return l.SameCallIters },
+		"maxCycles":                   func(l loop.Limits) int { return l.Cycles },
+		"maxFrequentRepeats":          func(l loop.Limits) int { return l.FrequentRepeats },
+		"maxNearDuplicates":           func(l loop.Limits) int { return l.NearDuplicates },
+		"maxIterationsWithoutNovelty": func(l loop.Limits) int { return l.NoveltyIters },
+		"maxCallFailures":             func(l loop.Limits) int { return l.CallFailures },
+		"maxToolFailures":             func(l loop.Limits) int { return l.ToolFailures },
+		"maxMonologueAnswers":         func(l loop.Limits) int { return l.Monologue },
+	} {
+		run := w.rest(http.MethodPost, "/v1/runs", `{"agent": "agents/plain", "input": "x", "limits": {"`+field+`": 4}}`)
+		pinned, err := w.store.GetSpec(t.Context(), loop.RunRef{Tenant: tenant, ID: strings.TrimPrefix(run["name"].(string), "runs/")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, shown := of(pinned.Limits), at(run, "limits", field); got != 4 || shown != 4.0 {
+			t.Errorf("%s: the worker gets %d, the run shows %v, want 4", field, got, shown)
+		}
+	}
+}

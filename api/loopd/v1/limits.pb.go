@@ -52,7 +52,7 @@ type Limits struct {
 	MaxParallelToolCalls *int32 `protobuf:"varint,10,opt,name=max_parallel_tool_calls,json=maxParallelToolCalls,proto3,oneof" json:"max_parallel_tool_calls,omitempty"`
 	// Iterations in a row with equal calls and equal results that end the run. Default 3, at least 2, ceiling 10.
 	MaxIdenticalIterations *int32 `protobuf:"varint,11,opt,name=max_identical_iterations,json=maxIdenticalIterations,proto3,oneof" json:"max_identical_iterations,omitempty"`
-	// Iterations in a row with nothing but failed calls that end the run. Default 3, ceiling 10.
+	// Iterations in a row with nothing but failed calls that end the run. Default 4, ceiling 10.
 	MaxErrorIterations *int32 `protobuf:"varint,12,opt,name=max_error_iterations,json=maxErrorIterations,proto3,oneof" json:"max_error_iterations,omitempty"`
 	// Iterations in a row with nothing but unknown tools or invalid arguments that end the run. Default 3, ceiling 10.
 	MaxInvalidIterations *int32 `protobuf:"varint,13,opt,name=max_invalid_iterations,json=maxInvalidIterations,proto3,oneof" json:"max_invalid_iterations,omitempty"`
@@ -73,9 +73,25 @@ type Limits struct {
 	// Child runs of this run that are active at once. Default 4, ceiling 16.
 	MaxActiveChildren *int32 `protobuf:"varint,21,opt,name=max_active_children,json=maxActiveChildren,proto3,oneof" json:"max_active_children,omitempty"`
 	// Child runs started in the whole run. Default 16, ceiling 64.
-	MaxChildren   *int32 `protobuf:"varint,22,opt,name=max_children,json=maxChildren,proto3,oneof" json:"max_children,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MaxChildren *int32 `protobuf:"varint,22,opt,name=max_children,json=maxChildren,proto3,oneof" json:"max_children,omitempty"`
+	// Iterations in a row with equal calls that end the run, whatever the calls bring: a clock read again and again. Pollable tools are exempt. Default 6, at least 2, ceiling 20.
+	MaxSameCallIterations *int32 `protobuf:"varint,23,opt,name=max_same_call_iterations,json=maxSameCallIterations,proto3,oneof" json:"max_same_call_iterations,omitempty"`
+	// How often the same 2 or 3 iterations may come in the same order before the run ends; of 4 or 5, one less ends it. Default 3, at least 2, ceiling 10.
+	MaxCycles *int32 `protobuf:"varint,24,opt,name=max_cycles,json=maxCycles,proto3,oneof" json:"max_cycles,omitempty"`
+	// How many of the last 10 iterations may make the same call with the same result before the run ends. Default 6, at least 2, ceiling 10.
+	MaxFrequentRepeats *int32 `protobuf:"varint,25,opt,name=max_frequent_repeats,json=maxFrequentRepeats,proto3,oneof" json:"max_frequent_repeats,omitempty"`
+	// How many of the last 12 iterations may bring the same result of the same tool for other arguments, and nothing else that is new, before the run ends. Default 6, at least 2, ceiling 12.
+	MaxNearDuplicates *int32 `protobuf:"varint,26,opt,name=max_near_duplicates,json=maxNearDuplicates,proto3,oneof" json:"max_near_duplicates,omitempty"`
+	// Iterations in a row that bring nothing the run has not seen before, and change nothing, that end the run. Default 9, at least 2, ceiling 50.
+	MaxIterationsWithoutNovelty *int32 `protobuf:"varint,27,opt,name=max_iterations_without_novelty,json=maxIterationsWithoutNovelty,proto3,oneof" json:"max_iterations_without_novelty,omitempty"`
+	// Failures of the same call that end the run, with other calls in between or not. Default 3, ceiling 10.
+	MaxCallFailures *int32 `protobuf:"varint,28,opt,name=max_call_failures,json=maxCallFailures,proto3,oneof" json:"max_call_failures,omitempty"`
+	// Iterations in which the same tool fails in the same way, without a success of it in between, that end the run. Default 5, ceiling 20.
+	MaxToolFailures *int32 `protobuf:"varint,29,opt,name=max_tool_failures,json=maxToolFailures,proto3,oneof" json:"max_tool_failures,omitempty"`
+	// Answers in a row without a tool call, in the same words and not accepted, that end the run. Default 3, at least 2, ceiling 10.
+	MaxMonologueAnswers *int32 `protobuf:"varint,30,opt,name=max_monologue_answers,json=maxMonologueAnswers,proto3,oneof" json:"max_monologue_answers,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
@@ -262,11 +278,67 @@ func (x *Limits) GetMaxChildren() int32 {
 	return 0
 }
 
+func (x *Limits) GetMaxSameCallIterations() int32 {
+	if x != nil && x.MaxSameCallIterations != nil {
+		return *x.MaxSameCallIterations
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxCycles() int32 {
+	if x != nil && x.MaxCycles != nil {
+		return *x.MaxCycles
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxFrequentRepeats() int32 {
+	if x != nil && x.MaxFrequentRepeats != nil {
+		return *x.MaxFrequentRepeats
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxNearDuplicates() int32 {
+	if x != nil && x.MaxNearDuplicates != nil {
+		return *x.MaxNearDuplicates
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxIterationsWithoutNovelty() int32 {
+	if x != nil && x.MaxIterationsWithoutNovelty != nil {
+		return *x.MaxIterationsWithoutNovelty
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxCallFailures() int32 {
+	if x != nil && x.MaxCallFailures != nil {
+		return *x.MaxCallFailures
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxToolFailures() int32 {
+	if x != nil && x.MaxToolFailures != nil {
+		return *x.MaxToolFailures
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxMonologueAnswers() int32 {
+	if x != nil && x.MaxMonologueAnswers != nil {
+		return *x.MaxMonologueAnswers
+	}
+	return 0
+}
+
 var File_loopd_v1_limits_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_limits_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/limits.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xdd\x0e\n" +
+	"\x15loopd/v1/limits.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb4\x14\n" +
 	"\x06Limits\x126\n" +
 	"\x0emax_iterations\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x01H\x00R\rmaxIterations\x88\x01\x01\x127\n" +
@@ -306,7 +378,23 @@ const file_loopd_v1_limits_proto_rawDesc = "" +
 	"\x13max_active_children\x18\x15 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00H\x12R\x11maxActiveChildren\x88\x01\x01\x122\n" +
 	"\fmax_children\x18\x16 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x13R\vmaxChildren\x88\x01\x01B\x11\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x13R\vmaxChildren\x88\x01\x01\x12H\n" +
+	"\x18max_same_call_iterations\x18\x17 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x02H\x14R\x15maxSameCallIterations\x88\x01\x01\x12.\n" +
+	"\n" +
+	"max_cycles\x18\x18 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x02H\x15R\tmaxCycles\x88\x01\x01\x12@\n" +
+	"\x14max_frequent_repeats\x18\x19 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\n" +
+	"(\x02H\x16R\x12maxFrequentRepeats\x88\x01\x01\x12>\n" +
+	"\x13max_near_duplicates\x18\x1a \x01(\x05B\t\xbaH\x06\x1a\x04\x18\f(\x02H\x17R\x11maxNearDuplicates\x88\x01\x01\x12T\n" +
+	"\x1emax_iterations_without_novelty\x18\x1b \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x02H\x18R\x1bmaxIterationsWithoutNovelty\x88\x01\x01\x12;\n" +
+	"\x11max_call_failures\x18\x1c \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x01H\x19R\x0fmaxCallFailures\x88\x01\x01\x12;\n" +
+	"\x11max_tool_failures\x18\x1d \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x01H\x1aR\x0fmaxToolFailures\x88\x01\x01\x12C\n" +
+	"\x15max_monologue_answers\x18\x1e \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x02H\x1bR\x13maxMonologueAnswers\x88\x01\x01B\x11\n" +
 	"\x0f_max_iterationsB\x12\n" +
 	"\x10_max_model_callsB\x0f\n" +
 	"\r_max_cost_usdB\x13\n" +
@@ -326,7 +414,15 @@ const file_loopd_v1_limits_proto_rawDesc = "" +
 	"\f_count_inputB\x12\n" +
 	"\x10_max_child_depthB\x16\n" +
 	"\x14_max_active_childrenB\x0f\n" +
-	"\r_max_childrenB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\r_max_childrenB\x1b\n" +
+	"\x19_max_same_call_iterationsB\r\n" +
+	"\v_max_cyclesB\x17\n" +
+	"\x15_max_frequent_repeatsB\x16\n" +
+	"\x14_max_near_duplicatesB!\n" +
+	"\x1f_max_iterations_without_noveltyB\x14\n" +
+	"\x12_max_call_failuresB\x14\n" +
+	"\x12_max_tool_failuresB\x18\n" +
+	"\x16_max_monologue_answersB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_limits_proto_rawDescOnce sync.Once

@@ -167,6 +167,16 @@ const (
 	StopReason_STOP_REASON_GUARD_INTERNAL StopReason = 27
 	// A fault of loopd's own.
 	StopReason_STOP_REASON_INTERNAL_ERROR StopReason = 28
+	// The same few iterations came round again and again, with the same results.
+	StopReason_STOP_REASON_CYCLE StopReason = 29
+	// Most of the last iterations made the same call with the same result.
+	StopReason_STOP_REASON_FREQUENT_REPEAT StopReason = 30
+	// A tool brought the same result for ever other arguments.
+	StopReason_STOP_REASON_NEAR_DUPLICATE StopReason = 31
+	// Many iterations brought nothing that was new and changed nothing.
+	StopReason_STOP_REASON_NO_NOVELTY StopReason = 32
+	// The model repeated its own words instead of going on.
+	StopReason_STOP_REASON_MONOLOGUE StopReason = 33
 )
 
 // Enum value maps for StopReason.
@@ -201,6 +211,11 @@ var (
 		26: "STOP_REASON_CANCELLED",
 		27: "STOP_REASON_GUARD_INTERNAL",
 		28: "STOP_REASON_INTERNAL_ERROR",
+		29: "STOP_REASON_CYCLE",
+		30: "STOP_REASON_FREQUENT_REPEAT",
+		31: "STOP_REASON_NEAR_DUPLICATE",
+		32: "STOP_REASON_NO_NOVELTY",
+		33: "STOP_REASON_MONOLOGUE",
 	}
 	StopReason_value = map[string]int32{
 		"STOP_REASON_UNSPECIFIED":          0,
@@ -232,6 +247,11 @@ var (
 		"STOP_REASON_CANCELLED":            26,
 		"STOP_REASON_GUARD_INTERNAL":       27,
 		"STOP_REASON_INTERNAL_ERROR":       28,
+		"STOP_REASON_CYCLE":                29,
+		"STOP_REASON_FREQUENT_REPEAT":      30,
+		"STOP_REASON_NEAR_DUPLICATE":       31,
+		"STOP_REASON_NO_NOVELTY":           32,
+		"STOP_REASON_MONOLOGUE":            33,
 	}
 )
 
@@ -1261,7 +1281,7 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x13RUN_STATE_SUCCEEDED\x10\x06\x12\x15\n" +
 	"\x11RUN_STATE_STOPPED\x10\a\x12\x14\n" +
 	"\x10RUN_STATE_FAILED\x10\b\x12\x17\n" +
-	"\x13RUN_STATE_CANCELLED\x10\t*\x87\a\n" +
+	"\x13RUN_STATE_CANCELLED\x10\t*\x96\b\n" +
 	"\n" +
 	"StopReason\x12\x1b\n" +
 	"\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
@@ -1293,7 +1313,12 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x1eSTOP_REASON_RECOVERY_EXHAUSTED\x10\x19\x12\x19\n" +
 	"\x15STOP_REASON_CANCELLED\x10\x1a\x12\x1e\n" +
 	"\x1aSTOP_REASON_GUARD_INTERNAL\x10\x1b\x12\x1e\n" +
-	"\x1aSTOP_REASON_INTERNAL_ERROR\x10\x1cB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x1aSTOP_REASON_INTERNAL_ERROR\x10\x1c\x12\x15\n" +
+	"\x11STOP_REASON_CYCLE\x10\x1d\x12\x1f\n" +
+	"\x1bSTOP_REASON_FREQUENT_REPEAT\x10\x1e\x12\x1e\n" +
+	"\x1aSTOP_REASON_NEAR_DUPLICATE\x10\x1f\x12\x1a\n" +
+	"\x16STOP_REASON_NO_NOVELTY\x10 \x12\x19\n" +
+	"\x15STOP_REASON_MONOLOGUE\x10!B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_run_proto_rawDescOnce sync.Once

@@ -1,0 +1,60 @@
+package loop
+
+import "fmt"
+
+// nearWindow is how many iterations back the near-duplicate guard looks.
+const nearWindow = 12
+
+// guardNearDuplicate stops a run that tries one argument after the other and is
+// told the same each time: a reworded search that stays empty. Arguments that look
+// alike are no sign: a sweep over files has them too, but its results differ, and
+// whatever is new anywhere begins the count anew. Changes that all answer "ok" are
+// work.
+func guardNearDuplicate(m moment) *Tripped {
+	limit := m.spec.Limits.NearDuplicates
+	from := max(m.history().novel, len(m.prints)-nearWindow, 0)
+	if limit == 0 || len(m.prints)-from < nudgeAt(limit) {
+		return nil
+	}
+	var most trace
+	n := 0
+	for _, t := range m.newest().traces {
+		if t.pollable || !t.failed && (!t.ok || !t.reads) {
+			continue
+		}
+		if k := m.variations(from, t); k > n {
+			n, most = k, t
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return m.judge(Tripped{
+		Guard: "near_duplicate", Reason: NearDuplicate, Limit: fmt.Sprint(limit),
+		Observed: fmt.Sprintf("%d iterations with other arguments and the same result", n),
+		Message:  fmt.Sprintf("%s brought the same result for %d different arguments, and nothing else was new", excerpt(most.tool, evidenceExcerpt), n),
+		Say:      "You have tried this tool with many different arguments, and its result was the same each time. Other arguments will hardly help: do something else, or answer with what you have.",
+	}, n, limit, from, func() []Evidence { return m.proofOf(from, most.sameResult) })
+}
+
+// sameResult reports whether another call of the same tool brings the same.
+func (t trace) sameResult(other trace) bool { return t.tool == other.tool && t.result == other.result }
+
+// variations counts the footprints from i on in which the tool of t brought the
+// result of t for arguments that it had not been given before.
+func (s *State) variations(i int, t trace) int {
+	n := 0
+	seen := map[string]bool{}
+	for ; i < len(s.prints); i++ {
+		fresh := false
+		for _, other := range s.prints[i].traces {
+			if t.sameResult(other) && !seen[other.ask] {
+				seen[other.ask], fresh = true, true
+			}
+		}
+		if fresh {
+			n++
+		}
+	}
+	return n
+}
