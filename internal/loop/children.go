@@ -15,9 +15,16 @@ type child struct {
 	answer    string
 }
 
-// minChild is the least that a child run is started with: it could not even wrap
-// up with less.
+// minChild is the least that a child run is started with, whatever its model costs.
 const minChild = MicroUSD * 100
+
+// leastCost is what a child run needs to say anything at all: one call with a short
+// answer.
+func leastCost(c *call) USD {
+	spec := c.spec.Child.Spec
+	reads := prefixBound(spec.Definition) + 2*blockFraming + int64(len(c.asSent().Args))
+	return max(minChild, spec.Price.Bound(reads, minFinal))
+}
 
 // handOutChild starts a child run with its share of what the parent has left.
 func (g *gate) handOutChild(c *call, out CallHandedOut) {
@@ -56,7 +63,7 @@ func (g *gate) childRefusal(c *call, given grant, left time.Duration) string {
 		return fmt.Sprintf("%d child runs may be active at once", l.ActiveChildren)
 	case same >= maxSameChild:
 		return "the same was asked of this agent before; what came of it stands"
-	case given.cost < min(minChild, c.spec.Child.Spec.Limits.Cost) || given.tokens < 1 || given.calls < 1 || left < time.Second:
+	case given.cost < min(leastCost(c), c.spec.Child.Spec.Limits.Cost) || given.tokens < 1 || given.calls < 1 || left < time.Second:
 		return "not enough money, tokens, model calls or time is left for a run of its own"
 	}
 	return ""

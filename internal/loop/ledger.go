@@ -128,6 +128,7 @@ func (l *ledger) applyRefused(e CallRefused, at time.Time) error {
 	case OutcomeDenied:
 		if c.State == CallAwaitingApproval { // nobody decided in time
 			l.deny(c)
+			c.DecidedAt = at
 		}
 		c.State = CallDenied
 	case OutcomeSkipped:

@@ -246,7 +246,7 @@ type CallHead struct {
 	// Of a call that needs approval, or needed it.
 	Asked     string    // why: the effect, or the condition that holds; empty: it needs none
 	AskedAt   time.Time // when it was put before a person
-	DecidedAt time.Time
+	DecidedAt time.Time // or expired: then nobody decided
 	DecidedBy string
 	Decision  string // the reason that was given
 	Edited    string // the arguments that were approved instead of the model's; empty: the model's

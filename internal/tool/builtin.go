@@ -41,7 +41,7 @@ var builtins = map[loop.Builtin]loop.ToolSpec{
 	},
 	loop.BuiltinMemorySearch: {
 		Name: "memory_search", Effect: loop.ReadOnly,
-		Description: "Find notes by their words, best first.",
+		Description: "Find notes that hold all of these words, exactly as they are written; best first.",
 		Schema:      schema(`"query":{"type":"string","minLength":1}`, "query"),
 	},
 }
