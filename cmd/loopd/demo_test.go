@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// demoArgs is the command line of the demo on a database, with ports of its own.
-func demoArgs(t *testing.T, database, grpcAddr string, more ...string) []string {
-	t.Helper()
+// demoArgs is the command line of the demo on a database, on ports of its own.
+func demoArgs(database string, more ...string) []string {
 	return append([]string{
-		"dev", "--demo", "--database-url", database, "--grpc-addr", grpcAddr, "--http-addr", freePort(t), "--admin-addr", freePort(t),
+		"dev", "--demo", "--database-url", database, "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0",
 	}, more...)
 }
 
@@ -26,7 +25,7 @@ func TestDemo(t *testing.T) {
 	for _, start := range []string{"first", "second"} {
 		var out, progress bytes.Buffer
 		env := Env{Getenv: func(string) string { return "" }, Stdout: &out, Stderr: &progress, Stdin: strings.NewReader("")}
-		if code := run(t.Context(), demoArgs(t, database, freePort(t), "--once"), env); code != exitOK {
+		if code := run(t.Context(), demoArgs(database, "--once"), env); code != exitOK {
 			t.Errorf("%s: exit code %d\n%s%s", start, code, &out, &progress)
 		}
 		for _, want := range []string{
@@ -50,14 +49,19 @@ func TestDemo(t *testing.T) {
 // Without --once the large refund waits for whoever looks at the demo.
 func TestDemoLeavesARefundToSomebody(t *testing.T) {
 	t.Parallel()
-	out, addr := &syncBuffer{}, freePort(t)
+	out := &syncBuffer{}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	ended := make(chan int, 1)
 	env := Env{Getenv: func(string) string { return "" }, Stdout: out, Stderr: out, Stdin: strings.NewReader("")}
-	args := demoArgs(t, pgURL(t), addr)
+	args := demoArgs(pgURL(t))
 	go func() { ended <- run(ctx, args, env) }()
 	await(ctx, t, out, "serving on")
+	listens := regexp.MustCompile(`gRPC +(\S+)`).FindStringSubmatch(out.String())
+	if listens == nil {
+		t.Fatalf("the demo does not say where it listens:\n%s", out)
+	}
+	addr := listens[1]
 
 	said := regexp.MustCompile(`→ loopd approval approve (\S+)\.c2-1`).FindStringSubmatch(out.String())
 	if said == nil || !strings.Contains(out.String(), "exactly 1 of 2 refunds happened") {

@@ -3,8 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -66,10 +66,10 @@ func start(t *testing.T, database, script string, args ...string) *process {
 	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, out: &syncBuffer{}, exited: make(chan struct{}), grpc: freePort(t), http: freePort(t), admin: freePort(t)}
+	p := &process{t: t, out: &syncBuffer{}, exited: make(chan struct{})}
 	all := append([]string{
 		"serve", "--database-url", database, "--script", path, "--allow-private-tools", "--lease-ttl", "2s", "--drain-grace", "5s",
-		"--grpc-addr", p.grpc, "--http-addr", p.http, "--admin-addr", p.admin,
+		"--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0",
 	}, args...)
 	p.cmd = exec.Command(os.Args[0], all...)
 	p.cmd.Env = append(os.Environ(), childEnv+"=1")
@@ -87,6 +87,7 @@ func start(t *testing.T, database, script string, args ...string) *process {
 			t.Log(p.out.String())
 		}
 	})
+	p.findPorts()
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
 		t.Fatal(err)
@@ -99,14 +100,28 @@ func start(t *testing.T, database, script string, args ...string) *process {
 	return p
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+// findPorts reads from the log where the process listens. Ports that were free a
+// moment ago may be another test's by now.
+func (p *process) findPorts() {
+	p.t.Helper()
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for {
+		for line := range strings.Lines(p.out.String()) {
+			var says struct{ Msg, HTTP, GRPC, Admin string }
+			if json.Unmarshal([]byte(line), &says) == nil && says.Msg == "loopd serves" {
+				p.http, p.grpc, p.admin = says.HTTP, says.GRPC, says.Admin
+				return
+			}
+		}
+		select {
+		case <-look.C:
+		case <-p.exited:
+			p.t.Fatalf("loopd does not start:\n%s", p.out)
+		case <-p.context.Done():
+			p.t.Fatalf("loopd does not serve:\n%s", p.out)
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // kill ends the process as a power cut would.
