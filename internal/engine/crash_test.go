@@ -3,6 +3,7 @@ package engine_test
 import (
 	"fmt"
 	"regexp"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,9 +90,9 @@ type fate struct {
 func fates() []fate {
 	atCommits := func(commits, _ int) int { return commits }
 	atAppend := func(worker *enginetest.Worker, n int, do func()) {
-		count := 0
+		var count atomic.Int64 // a worker may drive several runs
 		worker.BeforeAppend = func(loop.Lease, engine.Batch) error {
-			if count++; count == n {
+			if count.Add(1) == int64(n) {
 				do()
 			}
 			return nil
