@@ -39,7 +39,8 @@ type providerConfig struct {
 	KeyHeader  string            `yaml:"key_header"`   // of kind openai_responses: "api-key" for Azure
 	Auth       string            `yaml:"auth"`         // "google": Application Default Credentials instead of a key, for Vertex AI
 	Headers    map[string]string `yaml:"headers"`
-	Prices     string            `yaml:"prices"` // whose prices count, by the price book's name; default: the provider's name
+	Prices     string            `yaml:"prices"`          // whose prices count, by the price book's name; default: the provider's name
+	SharesKey  string            `yaml:"shares_key_with"` // another provider with the same key: they have one rate limit
 	Limits     struct {
 		RequestsPerMinute int64 `yaml:"requests_per_minute"`
 		TokensPerMinute   int64 `yaml:"tokens_per_minute"`
@@ -66,6 +67,7 @@ type openedProviders struct {
 	models map[string]engine.Model
 	limits map[string]traffic.Limits
 	prices map[string]string // by provider: whose prices count, where not its own
+	shares map[string]string // by provider: whose key it uses, where not its own
 }
 
 // openProviders makes the providers that are configured: those with a key in the
@@ -77,11 +79,16 @@ func openProviders(c config) (openedProviders, error) {
 		return openedProviders{}, err
 	}
 	maps.Copy(configs, fromFile)
-	opened := openedProviders{models: map[string]engine.Model{}, limits: map[string]traffic.Limits{}, prices: map[string]string{}}
+	opened := openedProviders{models: map[string]engine.Model{}, limits: map[string]traffic.Limits{}, prices: map[string]string{}, shares: map[string]string{}}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(configs)) {
 		if err := opened.open(name, configs[name], c.getenv); err != nil {
 			errs = append(errs, fmt.Errorf("providers.%s.%w", name, err))
+		}
+	}
+	for name, p := range configs {
+		if _, known := configs[p.SharesKey]; p.SharesKey != "" && (!known || p.SharesKey == name) {
+			errs = append(errs, fmt.Errorf("providers.%s.shares_key_with: %q is no other provider of this process", name, p.SharesKey))
 		}
 	}
 	script, err := openScript(c)
@@ -106,7 +113,7 @@ func (c *config) wellKnownProviders() map[string]providerConfig {
 	}
 	add("anthropic", "anthropic", providerConfig{Kind: kindAnthropic, BaseURL: c.anthropicURL})
 	add("openai", "openai", providerConfig{Kind: kindOpenAI, BaseURL: c.openaiURL})
-	add("openai-responses", "openai", providerConfig{Kind: kindResponses, BaseURL: c.openaiURL, Prices: "openai"})
+	add("openai-responses", "openai", providerConfig{Kind: kindResponses, BaseURL: c.openaiURL, Prices: "openai", SharesKey: "openai"})
 	add("gemini", "gemini", providerConfig{Kind: kindGemini})
 	for _, name := range []string{"groq", "deepseek", "mistral", "openrouter", "xai"} {
 		add(name, name, providerConfig{Kind: kindOpenAI, Profile: name})
@@ -153,6 +160,9 @@ func (o *openedProviders) open(name string, p providerConfig, getenv func(string
 	}
 	if p.Prices != "" {
 		o.prices[name] = p.Prices
+	}
+	if p.SharesKey != "" {
+		o.shares[name] = p.SharesKey
 	}
 	return nil
 }

@@ -43,6 +43,7 @@ func TestBadProvidersNameTheMember(t *testing.T) {
 		"providers: {a: {kind: gemini, auth: kerberos}}":                                                      `providers.a.auth: "kerberos" is not known`,
 		"providers: {a: {kind: openai, base_url: \"http://x/v1\", limits: {concurrent: -1}}}":                 "providers.a.limits: use 0 or more",
 		"providers: {a: {kind: openai, base_url: \"http://x/v1\", profile: groq, overrides: {no_member: 1}}}": "providers.a.overrides: ",
+		"providers: {a: {kind: openai, profile: ollama, shares_key_with: b}}":                                 `providers.a.shares_key_with: "b" is no other provider`,
 		"providers: {a: {kind: openai, base_url: \"x\"}, b: {kind: q}}":                                       "providers.b.kind",
 	} {
 		code, _, stderr := command(t, map[string]string{"K": "secret-key"}, "provider", "list", "--providers", providersFile(t, text))

@@ -111,7 +111,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	}
 	d.deltas = postgres.NewDeltas(d.store)
 	d.engine, err = engine.New(engine.Config{
-		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, Deltas: d.deltas, Tools: box, Checker: tools,
+		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, SharesKey: opened.shares, Deltas: d.deltas, Tools: box, Checker: tools,
 		Rules: rules{judge}, Approver: approver{d.store, judge, d.log},
 		Worker: uuid.NewString(), MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
 		Log: d.log, Registerer: d.registry, Tracer: tracer,

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,10 @@ type Config struct {
 	Approver Approver                  // nil: only people approve
 	Deltas   Deltas                    // nil: nobody can watch
 	Limits   map[string]traffic.Limits // by provider name; a provider without any is limited by what it says itself
+
+	// SharesKey names, by provider, another one with the same credential: they have
+	// one rate limit, one circuit and one quota. A provider that is not in it has its own.
+	SharesKey map[string]string
 
 	Worker  string // identity of this process: fresh at every start
 	MaxRuns int    // runs driven at once; default 256
@@ -93,7 +98,11 @@ func New(cfg Config) (*Engine, error) {
 	cfg = cfg.withDefaults()
 	e := &Engine{cfg: cfg, metrics: newMetrics(cfg.Registerer), prints: loop.NewFingerprinter(), lanes: map[string]*traffic.Lane{}}
 	for provider := range cfg.Models {
-		e.lanes[provider] = traffic.NewLane(cfg.Limits[provider])
+		owner := cmp.Or(cfg.SharesKey[provider], provider)
+		if e.lanes[owner] == nil {
+			e.lanes[owner] = traffic.NewLane(cfg.Limits[owner])
+		}
+		e.lanes[provider] = e.lanes[owner]
 	}
 	e.metrics.watchLanes(cfg.Registerer, e.lanes)
 	e.sup = newSupervisor(e)

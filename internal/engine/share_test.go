@@ -54,6 +54,30 @@ func TestARunWaitsForItsShareInTheOpen(t *testing.T) {
 	})
 }
 
+// Two providers with one key have one rate limit.
+func TestProvidersShareAKey(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(w *world) {
+		gate := make(chan struct{})
+		w.model.Script = []enginetest.Answer{{Text: "done", Gate: gate}}
+		worker := w.worker()
+		_, add := other(w, worker)
+		w.start(worker, add, func(c *engine.Config) {
+			c.Limits = map[string]traffic.Limits{"fake": {Concurrent: 1}}
+			c.SharesKey = map[string]string{"other": "fake"}
+		})
+		first := w.create(enginetest.Spec())
+		w.until("the first run asks", func() bool { return len(w.model.Requests()) == 1 })
+		spec := enginetest.Spec()
+		spec.Definition.Model, spec.Price.Model = "other/model", "other/model"
+		second := w.create(spec)
+		w.until("the second run waits", func() bool { return w.store.Head(second).Phase == string(loop.WaitRate) })
+		close(gate)
+		w.wantEnd(w.finish(first), loop.StateSucceeded, loop.Completed, "done")
+		w.wantEnd(w.finish(second), loop.StateSucceeded, loop.Completed, "from the other")
+	})
+}
+
 func TestALongWaitForAShareGivesTheRunBack(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(w *world) {
