@@ -46,7 +46,7 @@ func (o *owner) askPolicies(ctx context.Context) (decided bool, err error) {
 		return false, nil
 	}
 	for _, want := range o.state.Head().RequiredActions {
-		if want.Kind != "approve" || o.asked[want.CallID] {
+		if want.Kind != loop.RequireApprove || o.asked[want.CallID] {
 			continue
 		}
 		o.asked[want.CallID] = true

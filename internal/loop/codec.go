@@ -92,3 +92,12 @@ func decode[B Body](kind string, body []byte) (Body, error) {
 	}
 	return b, nil
 }
+
+// marshal is JSON of a value that always has one.
+func marshal(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("loop: %v", err)) // a guard that cannot speak fails closed
+	}
+	return string(b)
+}

@@ -18,9 +18,14 @@
 //
 //	last events                      what Next does
 //	model_started                    charges the call at its hold, asks the model again
+//	model_failed                     waits, asks again, falls back, or ends the run
+//	fell_back                        asks the next model, held at its price
 //	model_answered with calls        judges the calls; starts those that may run
 //	call_started, may be repeated    sends it again, with the same key
 //	call_started, may not            records call_in_doubt; the run waits to be told
+//	call_verified                    settles the doubt, or waits for the quarantine
+//	call_handed_out                  waits for whoever runs the call; nobody is asked twice
+//	child_cancelled                  waits for the child's last word, then charges its hold
 //	approval_requested               waits until decided or expired; no timer in memory
 //	approval_decided                 starts the call
 //	call_finished, some              sends only the calls that have no result yet

@@ -87,13 +87,13 @@ func (c *call) why() string {
 func (c *call) wants() string {
 	switch {
 	case c.State == CallAwaitingApproval:
-		return "approve"
+		return RequireApprove
 	case c.State == CallInDoubt:
-		return "resolve"
+		return RequireResolve
 	case c.State == CallOffered && c.spec.Client != nil:
-		return "submit"
+		return RequireSubmit
 	case c.State == CallOffered && c.spec.Builtin == BuiltinAskHuman:
-		return "answer"
+		return RequireAnswer
 	}
 	return ""
 }

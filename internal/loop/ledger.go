@@ -95,12 +95,20 @@ func (l *ledger) twin(c *call) *call {
 		if t == c {
 			return nil
 		}
-		if t.print == c.print && (t.State == CallStarted || t.State == CallInDoubt || t.State == CallSucceeded ||
-			t.State == CallOffered || t.State == CallAwaitingApproval || t.State == CallApproved || t.State == CallPlanned && t.skip == "") {
+		if t.print == c.print && (t.mayHaveRun() || t.State == CallAwaitingApproval || t.State == CallApproved || t.State == CallPlanned && t.skip == "") {
 			return t
 		}
 	}
 	return nil
+}
+
+// mayHaveRun reports whether the call has had its effect, or may have.
+func (c *call) mayHaveRun() bool {
+	switch c.State {
+	case CallStarted, CallOffered, CallInDoubt, CallSucceeded:
+		return true
+	}
+	return false
 }
 
 // done finds another call with the same tool and arguments that has had its
@@ -111,8 +119,7 @@ func (l *ledger) done(c *call, starting []*call) *call {
 	}
 	for _, id := range l.order {
 		t := l.byID[id]
-		if t != c && t.print == c.print && (t.State == CallStarted || t.State == CallOffered || t.State == CallInDoubt ||
-			t.State == CallSucceeded || slices.Contains(starting, t)) {
+		if t != c && t.print == c.print && (t.mayHaveRun() || slices.Contains(starting, t)) {
 			return t
 		}
 	}
@@ -154,6 +161,14 @@ func (c *call) asSent() ToolCall {
 		sent.Args = c.Edited
 	}
 	return sent
+}
+
+// content is what the model reads of the call's result.
+func (c *call) content() string {
+	if c.Edited == "" {
+		return c.Result
+	}
+	return "The call was approved with other arguments than yours: " + c.Edited + "\n" + c.Result
 }
 
 // neverAgain is what the model is told of a call that is not sent now, nor later:

@@ -213,9 +213,17 @@ type SideEffectHead struct {
 	Outcome  Outcome   `json:"outcome,omitempty"`
 }
 
+// Kinds of RequiredAction.
+const (
+	RequireApprove = "approve" // decide on the call
+	RequireResolve = "resolve" // say what became of a call in doubt
+	RequireSubmit  = "submit"  // give the result of a client's tool
+	RequireAnswer  = "answer"  // answer a question
+)
+
 // RequiredAction is something a person or a client must do before the run goes on.
 type RequiredAction struct {
-	Kind     string    `json:"kind"` // "approve", "resolve", "submit" (a client's tool) or "answer" (a question)
+	Kind     string    `json:"kind"` // one of the Require constants
 	Attempt  int       `json:"attempt,omitempty"`
 	CallID   string    `json:"call_id"`
 	Tool     string    `json:"tool"`

@@ -108,8 +108,8 @@ func setHead(p *db.AppendEventsParams, h loop.Head) error {
 
 // Who gives the result of a call that somebody outside runs.
 const (
-	owedByClient = "submit"
-	owedByPerson = "answer"
+	owedByClient = loop.RequireSubmit
+	owedByPerson = loop.RequireAnswer
 )
 
 // owed says who gives the call's result: the word of the action that the head
