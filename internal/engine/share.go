@@ -68,7 +68,8 @@ func (o *owner) awaitShare(ctx context.Context, a loop.CallModel) (ready, releas
 	if released, err := o.tellWait(ctx, a, earlier(ticket.Until(), a.Deadline)); released || err != nil {
 		return false, released, err
 	}
-	return o.isReady(ctx, ticket, time.Until(a.Deadline)), false, context.Cause(ctx)
+	o.isReady(ctx, ticket, time.Until(a.Deadline)) // a ticket that is ready now is found so the next time
+	return false, false, context.Cause(ctx)
 }
 
 // awaitCircuit waits until the provider may be tried again: nothing was sent, so

@@ -242,6 +242,38 @@ func TestARunWaitsForTheCircuit(t *testing.T) {
 	})
 }
 
+// The circuit may open while a run is in the queue, which sends the whole queue
+// away: that costs a waiting run no more than one that comes later.
+func TestAQueuedRunWaitsForTheCircuit(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(w *world) {
+		gate := make(chan struct{})
+		var down []error
+		for range 6 { // the slow run counts as the first to ask
+			down = append(down, broken())
+		}
+		w.model.Script = []enginetest.Answer{{Text: "done", Fail: down}}
+		w.model.ByInput = map[string][]enginetest.Answer{"slow": {{Gate: gate, Text: "slow"}}}
+		slow := enginetest.Spec()
+		slow.Input = "slow"
+		w.create(slow)
+		w.limited(traffic.Limits{Concurrent: 1})
+		w.until("the slow run asks", func() bool { return len(w.model.Requests()) == 1 })
+		var queued []loop.RunRef
+		for range 6 {
+			queued = append(queued, w.create(enginetest.Spec()))
+		}
+		w.until("all others wait", func() bool { return w.store.Head(queued[5]).Phase == string(loop.WaitRate) })
+		close(gate)
+		for _, run := range queued {
+			w.wantEnd(w.finish(run), loop.StateSucceeded, loop.Completed, "done")
+			for _, failed := range bodies[loop.ModelFailed](w, run) {
+				w.equal("code", "", failed.Code)
+			}
+		}
+	})
+}
+
 // Retries of one worker are bounded together, whatever each run may still try:
 // 500 tokens, 10 for each retry after a timeout, and no answer to earn any back.
 func TestRetriesAreBoundedAcrossRuns(t *testing.T) {
