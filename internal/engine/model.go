@@ -50,7 +50,7 @@ func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
 		return err
 	}
 	if answered, ok := record.(loop.ModelAnswered); ok {
-		o.e.metrics.compare(o.state.Model(), a.Started, answered)
+		o.e.metrics.compare(a.Started.Model, a.Started, answered)
 	}
 	return nil
 }
@@ -73,6 +73,9 @@ func (o *owner) settle(ctx context.Context, a loop.CallModel, r modelResult, lat
 // and what the adapter remembers.
 func (o *owner) prepare(a loop.CallModel) loop.ModelRequest {
 	req := a.Request
+	if a.Beside() { // nobody watches, and nothing of it comes again
+		return req
+	}
 	if o.memoOf != a.Started.Model {
 		o.memo, o.memoOf = loop.Memo{}, a.Started.Model
 	}
@@ -118,7 +121,7 @@ func (o *owner) answered(a loop.CallModel, m loop.ModelAnswer, latency time.Dura
 	}
 	record := loop.ModelAnswered{
 		Call: a.Started.Call, Message: m.Message, Finish: m.Finish, NativeFinish: m.NativeFinish,
-		Usage: m.Usage, Cost: o.state.Price().Cost(m.Usage), ResponseID: m.ResponseID, ResponseModel: m.ResponseModel,
+		Usage: m.Usage, Cost: a.Price.Cost(m.Usage), ResponseID: m.ResponseID, ResponseModel: m.ResponseModel,
 		LatencyMS: latency.Milliseconds(),
 	}
 	if m.UsageMissing || m.Usage.Input() == 0 { // no request reads nothing
@@ -155,7 +158,7 @@ func (o *owner) failed(ctx context.Context, a loop.CallModel, err error, latency
 		record.RetryAt = o.clock.now().Add(max(me.RetryAfter, o.backoff())).Truncate(time.Microsecond)
 		switch {
 		case me.Code == loop.CodeCircuitOpen: // it was not sent
-		case o.lane().TakeRetry(me.Class):
+		case o.lane(a).TakeRetry(me.Class):
 			o.retryOf = me.Class
 		default:
 			record.NoRetry = "this worker has used up its retries at the provider"

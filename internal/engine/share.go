@@ -36,19 +36,16 @@ func (p *place) refusal() *loop.ModelError {
 	return p.ticket.Refusal()
 }
 
-// lane is where the requests to the model in use queue. Nil is a provider that
-// this worker does not have.
-func (o *owner) lane() *traffic.Lane {
-	provider, _ := loop.SplitModel(o.state.Model())
-	return o.e.lanes[provider]
-}
+// lane is where the request queues. Nil is a provider that this worker does not
+// have.
+func (o *owner) lane(a loop.CallModel) *traffic.Lane { return o.e.lanes[a.Request.Provider] }
 
 // awaitShare waits until the request may be sent, before anything is held for it.
 // A wait worth a word is in the journal; a long one gives the lease back. When
 // it has waited, or was woken, it is not ready: Next is to look again, and the
 // place in the queue is kept.
 func (o *owner) awaitShare(ctx context.Context, a loop.CallModel) (ready, released bool, err error) {
-	lane := o.lane()
+	lane := o.lane(a)
 	if o.place.lane != lane {
 		o.place.leave(traffic.End{})
 	}
@@ -60,7 +57,7 @@ func (o *owner) awaitShare(ctx context.Context, a loop.CallModel) (ready, releas
 	}
 	ticket := o.place.ticket
 	if o.isReady(ctx, ticket, quietWait) {
-		if refusal := ticket.Refusal(); refusal != nil && refusal.Class != loop.ErrorQuota && !o.state.CanFallBack() {
+		if refusal := ticket.Refusal(); refusal != nil && refusal.Class != loop.ErrorQuota && (a.Beside() || !o.state.CanFallBack()) {
 			return o.awaitCircuit(ctx, a, refusal.RetryAfter)
 		}
 		return true, false, nil

@@ -30,8 +30,13 @@ type CallModel struct {
 	intent
 	Request  ModelRequest
 	Started  ModelStarted
+	Price    Price     // of the model that is asked
 	Deadline time.Time // give up then
 }
+
+// Beside reports whether the call is no part of the conversation: a summary, or a
+// judge's word.
+func (c CallModel) Beside() bool { return beside(c.Started.Purpose) }
 
 // CountInput asks the provider how large the request is. Append an InputCounted.
 type CountInput struct {

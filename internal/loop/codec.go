@@ -77,6 +77,18 @@ func DecodeBody(kind string, body []byte) (Body, error) {
 		return decode[AnswerRejected](kind, body)
 	case "answer_accepted":
 		return decode[AnswerAccepted](kind, body)
+	case "answer_checked":
+		return decode[AnswerChecked](kind, body)
+	case "checkpoint_judged":
+		return decode[CheckpointJudged](kind, body)
+	case "compacted":
+		return decode[Compacted](kind, body)
+	case "pause_requested":
+		return decode[PauseRequested](kind, body)
+	case "resumed":
+		return decode[Resumed](kind, body)
+	case "account_refused":
+		return decode[AccountRefused](kind, body)
 	case "cancel_requested":
 		return decode[CancelRequested](kind, body)
 	case "finished":

@@ -46,10 +46,18 @@ const (
 	WaitResult   Wait = "result"   // the caller or a person owes a result
 	WaitChild    Wait = "child"    // child runs have not ended
 	WaitTimer    Wait = "timer"    // the model asked to wait
+	WaitPaused   Wait = "paused"   // somebody paused the run
+	WaitRaise    Wait = "raise"    // a guard paused the run until its limit is raised
+	WaitBudget   Wait = "budget"   // a budget that the run shares has no money left in its window
 )
 
 // needsPeople reports whether somebody outside must act before the run goes on.
-func (w Wait) needsPeople() bool { return w == WaitApproval || w == WaitInDoubt || w == WaitResult }
+func (w Wait) needsPeople() bool {
+	return w == WaitApproval || w == WaitInDoubt || w == WaitResult || w == WaitRaise
+}
+
+// pauses reports whether the run is held back, with nothing that is its own to wait for.
+func (w Wait) pauses() bool { return w == WaitPaused || w == WaitBudget }
 
 // ofProvider reports whether a provider is waited for.
 func (w Wait) ofProvider() bool { return w == WaitBackoff || w == WaitRate }
@@ -57,12 +65,18 @@ func (w Wait) ofProvider() bool { return w == WaitBackoff || w == WaitRate }
 // ModelStarted is the intent to call a model, with the hold that covers it.
 type ModelStarted struct {
 	Call         int    `json:"call"`              // counts dispatched model calls from 1
-	Purpose      string `json:"purpose,omitempty"` // "" or "wrap_up"
+	Purpose      string `json:"purpose,omitempty"` // one of the Purpose constants
 	Model        string `json:"model"`
 	MaxOutput    int64  `json:"max_output"`
 	InputBound   int64  `json:"input_bound"` // tokens, never less than what the provider will count
 	ResultBudget int64  `json:"result_budget,omitempty"`
 	Hold         USD    `json:"hold"`
+	// Reserve is kept besides the hold, so that a wrap-up can be paid afterwards.
+	Reserve USD `json:"reserve,omitempty"`
+	// Context is the likely size of the request and its answer, of Window: tokens.
+	// Zero in calls beside the conversation.
+	Context int64 `json:"context,omitempty"`
+	Window  int64 `json:"window,omitempty"`
 }
 
 // ModelAnswered is what came back, with what it cost.
@@ -285,16 +299,108 @@ type Tripped struct {
 	Evidence  []Evidence `json:"evidence,omitempty"`
 	Iteration int        `json:"iteration"`
 	Say       string     `json:"say,omitempty"` // text for the model, of nudges and final answers
+	// Until is when a pause ends by itself, as a wrap-up. Of a pause only.
+	Until time.Time `json:"until,omitzero"`
+	// Gauges are what all guards saw at that moment.
+	Gauges []Gauge `json:"gauges,omitempty"`
+}
+
+// Gauge is what one guard measures, against what it allows. Both are in Unit.
+type Gauge struct {
+	Guard    string  `json:"guard"`
+	Observed float64 `json:"observed"`
+	Limit    float64 `json:"limit"`
+	Unit     string  `json:"unit,omitempty"` // "USD", "tokens", "s", "iterations", "calls", ...
 }
 
 // AnswerRejected sends a final answer back to the model: it failed the output contract.
 type AnswerRejected struct {
 	Problems []string `json:"problems"`
 	Say      string   `json:"say"`
+	// By is the part of the contract that it failed: one of the By constants. Empty
+	// in old journals: BySchema.
+	By string `json:"by,omitempty"`
+	// Final: it is not sent back, since nobody could judge it. The run ends.
+	Final bool `json:"final,omitempty"`
 }
+
+// The parts of an output contract, in the order in which they are asked.
+const (
+	BySchema     = "schema"
+	ByAssertions = "assertions"
+	ByValidator  = "validator"
+	ByJudge      = "judge"
+)
+
+// AnswerChecked records that the final answer passed all that needs no model: the
+// judge is asked next.
+type AnswerChecked struct{}
 
 // AnswerAccepted records that the final answer passed the output contract.
 type AnswerAccepted struct{}
+
+// CheckpointJudged is what an agent's checkpoint found. Without problems it held.
+type CheckpointJudged struct {
+	Checkpoint string   `json:"checkpoint"`
+	Iteration  int      `json:"iteration"` // after which it was due
+	Problems   []string `json:"problems,omitempty"`
+}
+
+// Compacted records that the transcript was made shorter, or that it could not
+// be. The journal keeps everything: only what the model reads changes.
+type Compacted struct {
+	Method CompactMethod `json:"method"`
+	// Before and After are the likely size of the next request, tokens.
+	Before int64 `json:"before"`
+	After  int64 `json:"after"`
+	// Cleared are the calls whose results are no longer shown.
+	Cleared []string `json:"cleared,omitempty"`
+	// FromSeq and ToSeq are the first and the last event whose messages the summary
+	// replaces. Zero: none.
+	FromSeq int64 `json:"from_seq,omitempty"`
+	ToSeq   int64 `json:"to_seq,omitempty"`
+	// Summary stands for them, with the ledger of side effects as loopd knows it.
+	Summary string `json:"summary,omitempty"`
+	// Failure is why nothing was replaced. Empty: it was.
+	Failure string `json:"failure,omitempty"`
+}
+
+// CompactMethod is how a transcript is made shorter.
+type CompactMethod string
+
+// The ways, mildest first.
+const (
+	CompactClear     CompactMethod = "clear"     // old results of READ_ONLY calls are left out
+	CompactSummarize CompactMethod = "summarize" // a model sums up the oldest iterations
+)
+
+// PauseRequested takes note that somebody wants the run to pause at its next
+// boundary.
+type PauseRequested struct {
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Resumed ends a pause, or a guard's pause for a raise.
+type Resumed struct {
+	// Limits are in force from now on; nil: those before. What was spent counts on.
+	Limits *Limits `json:"limits,omitempty"`
+	// Input is a word for the model: streaks of no progress begin anew after it.
+	Input  string `json:"input,omitempty"`
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// AccountRefused records that an account which the run shares with others had no
+// room for the next model call. Nothing was held or sent.
+type AccountRefused struct {
+	Budget    string    `json:"budget"`            // "budgets/acme-daily"
+	Needed    USD       `json:"needed"`            // what the call and its wrap-up could cost
+	Limit     USD       `json:"limit"`             // of the window
+	Committed USD       `json:"committed"`         // spent and held in the window, by all runs
+	ResetAt   time.Time `json:"reset_at,omitzero"` // when the window ends; zero: never
+	Act       Verdict   `json:"act"`               // VerdictFinalTurn, VerdictStop or VerdictPause
+}
 
 // CancelRequested takes note of a cancel.
 type CancelRequested struct {
@@ -308,6 +414,8 @@ type Finished struct {
 	Stop    Stop     `json:"stop"`
 	Answer  string   `json:"answer,omitempty"`
 	Partial bool     `json:"partial,omitempty"`
+	// Unverified: the answer failed the output contract, or nobody could check it.
+	Unverified bool `json:"unverified,omitempty"`
 }
 
 // Kind is "created", in the journal and in the API.
@@ -381,6 +489,24 @@ func (ChildCancelled) Kind() string { return "child_cancelled" }
 
 // Kind is "tripped", in the journal and in the API.
 func (Tripped) Kind() string { return "tripped" }
+
+// Kind is "answer_checked", in the journal and in the API.
+func (AnswerChecked) Kind() string { return "answer_checked" }
+
+// Kind is "checkpoint_judged", in the journal and in the API.
+func (CheckpointJudged) Kind() string { return "checkpoint_judged" }
+
+// Kind is "compacted", in the journal and in the API.
+func (Compacted) Kind() string { return "compacted" }
+
+// Kind is "pause_requested", in the journal and in the API.
+func (PauseRequested) Kind() string { return "pause_requested" }
+
+// Kind is "resumed", in the journal and in the API.
+func (Resumed) Kind() string { return "resumed" }
+
+// Kind is "account_refused", in the journal and in the API.
+func (AccountRefused) Kind() string { return "account_refused" }
 
 // Kind is "answer_rejected", in the journal and in the API.
 func (AnswerRejected) Kind() string { return "answer_rejected" }

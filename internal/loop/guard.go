@@ -10,6 +10,7 @@ type Verdict string
 const (
 	VerdictNudge     Verdict = "nudge"      // tell the model once, in the same request
 	VerdictFinalTurn Verdict = "final_turn" // one last call without tools, then STOPPED
+	VerdictPause     Verdict = "pause"      // wait until the limit is raised, then go on; a wrap-up if nobody does
 	VerdictStop      Verdict = "stop"       // STOPPED at once
 )
 

@@ -34,15 +34,20 @@ type Limits struct {
 	ToolFailures    int `json:"tool_failures,omitempty"`    // iterations in which a tool failed in the same way
 	Monologue       int `json:"monologue,omitempty"`        // answers without a call in the same words
 
-	FinalOutput     int64   `json:"final_output_tokens"` // output cap of the wrap-up answer
-	AnswerOutput    int64   `json:"answer_output_tokens"`
-	Reasks          int     `json:"reasks"`                // times a final answer is sent back for correction
-	StopAt          float64 `json:"stop_at"`               // share of the context window at which the run wraps up
-	CountInput      bool    `json:"count_input,omitempty"` // true: where the bound by bytes fits no budget, the provider's own count plus a margin is trusted instead
-	ChildDepth      int     `json:"child_depth,omitempty"` // how deep runs may start runs
-	ActiveChildren  int     `json:"active_children,omitempty"`
-	Children        int     `json:"children,omitempty"` // child runs started, in the whole run
-	NoProgressStops bool    `json:"no_progress_stop"`   // true: a no-progress trip stops at once, without a wrap-up call
+	FinalOutput  int64   `json:"final_output_tokens"` // output cap of the wrap-up answer
+	AnswerOutput int64   `json:"answer_output_tokens"`
+	Reasks       int     `json:"reasks"`  // times a final answer is sent back for correction
+	StopAt       float64 `json:"stop_at"` // share of the context window at which the run wraps up
+	// CompactAt is the share of the window at which the transcript is made shorter.
+	// Zero, as in journals that are older: never.
+	CompactAt   float64 `json:"compact_at,omitempty"`
+	Compactions int     `json:"compactions,omitempty"` // in the whole run, failed ones included
+
+	CountInput      bool `json:"count_input,omitempty"` // true: where the bound by bytes fits no budget, the provider's own count plus a margin is trusted instead
+	ChildDepth      int  `json:"child_depth,omitempty"` // how deep runs may start runs
+	ActiveChildren  int  `json:"active_children,omitempty"`
+	Children        int  `json:"children,omitempty"` // child runs started, in the whole run
+	NoProgressStops bool `json:"no_progress_stop"`   // true: a no-progress trip stops at once, without a wrap-up call
 }
 
 // Defaults are the limits of a run whose agent and request set none. The
@@ -57,7 +62,7 @@ func Defaults() Limits {
 		IdenticalIters: 3, ErrorIters: 4, InvalidIters: 3,
 		SameCallIters: 6, Cycles: 3, FrequentRepeats: 6, NearDuplicates: 6, NoveltyIters: 9,
 		CallFailures: 3, ToolFailures: 5, Monologue: 3,
-		FinalOutput: 1024, AnswerOutput: 4096, Reasks: 2, StopAt: 0.80,
+		FinalOutput: 1024, AnswerOutput: 4096, Reasks: 2, StopAt: 0.80, CompactAt: 0.60, Compactions: 3,
 		ChildDepth: 1, ActiveChildren: 4, Children: 16,
 	}
 }
@@ -71,7 +76,7 @@ func Ceilings() Limits {
 		IdenticalIters: 10, ErrorIters: 10, InvalidIters: 10,
 		SameCallIters: 20, Cycles: 10, FrequentRepeats: frequencyWindow, NearDuplicates: nearWindow, NoveltyIters: 50,
 		CallFailures: 10, ToolFailures: 20, Monologue: 10,
-		FinalOutput: 32_768, AnswerOutput: 128_000, Reasks: 5, StopAt: 0.95,
+		FinalOutput: 32_768, AnswerOutput: 128_000, Reasks: 5, StopAt: 0.95, CompactAt: 0.95, Compactions: 10,
 		ChildDepth: 2, ActiveChildren: 16, Children: 64,
 	}
 }
@@ -111,6 +116,7 @@ func (l Limits) Validate(ceiling Limits) []*LimitError {
 	check("final_answer_max_output_tokens", l.FinalOutput, 16, ceiling.FinalOutput)
 	check("answer_max_output_tokens", l.AnswerOutput, 16, ceiling.AnswerOutput)
 	check("max_reasks", int64(l.Reasks), 0, int64(ceiling.Reasks))
+	check("max_compactions", int64(l.Compactions), 0, int64(ceiling.Compactions))
 	check("max_child_depth", int64(l.ChildDepth), 0, int64(ceiling.ChildDepth))
 	check("max_active_children", int64(l.ActiveChildren), 0, int64(ceiling.ActiveChildren))
 	check("max_children", int64(l.Children), 0, int64(ceiling.Children))
@@ -140,6 +146,9 @@ func (l Limits) validateMeasures(ceiling Limits) []*LimitError {
 	}
 	if l.StopAt <= 0 || l.StopAt > ceiling.StopAt {
 		errs = append(errs, &LimitError{Field: "context_stop_at", Above: l.StopAt > ceiling.StopAt, Reason: fmt.Sprintf("%g is outside 0 to %g", l.StopAt, ceiling.StopAt)})
+	}
+	if l.CompactAt <= 0 || l.CompactAt > ceiling.CompactAt {
+		errs = append(errs, &LimitError{Field: "context_compact_at", Above: l.CompactAt > ceiling.CompactAt, Reason: fmt.Sprintf("%g is outside 0 to %g", l.CompactAt, ceiling.CompactAt)})
 	}
 	return errs
 }

@@ -133,7 +133,11 @@ type ModelRequest struct {
 	ToolsAllowed    bool       // false: tools stay declared, but the model may call none
 	Temperature     *float64   // nil = the provider's default
 	Reasoning       Reasoning  // zero = the provider's default
-	CacheKey        string     // stable for the run, for providers that route caches by key
+	// OutputSchema is the JSON Schema that the final answer must satisfy; nil: any
+	// text. An adapter passes it on where the provider can keep a model to it; the
+	// answer is checked all the same.
+	OutputSchema json.RawMessage
+	CacheKey     string // stable for the run, for providers that route caches by key
 
 	// Emit, if set, is called for each fragment of the answer as it arrives, in
 	// order, from the goroutine that called Generate. It does not block.

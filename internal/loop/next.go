@@ -41,7 +41,7 @@ func (s *State) Next(now time.Time) (a Action) {
 		return Done{}
 	}
 	for _, rule := range []func(time.Time) Action{
-		s.settleLost, s.endOfPatience, s.nextCalls, s.afterFailure, s.afterAnswer,
+		s.settleLost, s.endOfPatience, s.nextPause, s.nextCalls, s.nextCheckpoint, s.afterFailure, s.afterAnswer,
 	} {
 		if a := rule(now); a != nil {
 			return a
@@ -130,7 +130,10 @@ func (s *State) afterFailure(now time.Time) Action {
 	if f == nil || f.Class == ErrorCancelled {
 		return nil
 	}
-	retryable := f.NoRetry == "" && f.Class.Retryable() && s.spend.failures <= maxRetries && s.spend.retries <= maxRunRetries
+	if beside(s.spend.failedPurpose) {
+		return s.afterAside(f, now)
+	}
+	retryable := s.retryable(f)
 	if f.Class.FallbackAllowed() && (!retryable || f.Code == CodeCircuitOpen || f.RetryAt.After(now.Add(longBackoff))) {
 		if a := s.fallBack(f.Class, f.Code, excerpt(f.Message, evidenceExcerpt)); a != nil {
 			return a
@@ -165,6 +168,11 @@ func (s *State) afterFailure(now time.Time) Action {
 		}
 	}
 	return s.finish(StateFailed, stop)
+}
+
+// retryable reports whether the request that failed is sent once more.
+func (s *State) retryable(f *ModelFailed) bool {
+	return f.NoRetry == "" && f.Class.Retryable() && s.spend.failures <= maxRetries && s.spend.retries <= maxRunRetries
 }
 
 // patience is until when something outside is waited for: so long, but not to the
@@ -266,9 +274,8 @@ func (s *State) afterTruncated(a *answered) Action {
 
 // afterFinalAnswer accepts the answer, has it checked, or sends it back.
 func (s *State) afterFinalAnswer(a *answered) Action {
-	schema := s.spec.Definition.OutputSchema
-	if len(schema) > 0 && !s.accepted {
-		return CheckAnswer{Schema: schema, Answer: a.text}
+	if a := s.nextCheck(a); a != nil {
+		return a
 	}
 	return End{intent: intent{[]Body{Finished{
 		State: StateSucceeded, Answer: a.text,
@@ -278,11 +285,14 @@ func (s *State) afterFinalAnswer(a *answered) Action {
 
 // nextModelCall asks the guards, plans the call and holds its worst case.
 func (s *State) nextModelCall(now time.Time) Action {
-	if limit := s.spec.Limits.Reasks; s.rejected > limit {
+	if limit := s.spec.Limits.Reasks; s.contract.rejected > limit {
 		return s.stopOn(Tripped{
-			Guard: "output", Reason: ValidationFailed, Observed: fmt.Sprint(s.rejected), Limit: fmt.Sprint(limit),
+			Guard: "output", Reason: OutputInvalid, Observed: fmt.Sprint(s.contract.rejected), Limit: fmt.Sprint(limit),
 			Message: "the final answer failed the output contract each time; it is kept, unverified",
 		})
+	}
+	if a := s.compact(now); a != nil {
+		return a
 	}
 	p, trips := s.planCall(now)
 	if p.refused != nil && s.mayCount() {
@@ -295,8 +305,11 @@ func (s *State) nextModelCall(now time.Time) Action {
 	for _, t := range trips {
 		facts = append(facts, t)
 	}
-	if first := trips[0]; first.Verdict == VerdictStop {
+	switch first := trips[0]; first.Verdict {
+	case VerdictStop:
 		return s.finishAfter(facts, StateStopped, stopOf(first), true)
+	case VerdictPause:
+		return s.pauseOn(facts, first)
 	}
 	return Record{intent: intent{facts}}
 }
@@ -309,9 +322,10 @@ func (s *State) callModel(p plan, now time.Time) Action {
 	}
 	started := ModelStarted{
 		Call: s.spend.calls + 1, Purpose: p.purpose, Model: s.chain.model(),
-		MaxOutput: p.output, InputBound: p.input, ResultBudget: p.results, Hold: p.hold,
+		MaxOutput: p.output, InputBound: p.input, ResultBudget: p.results, Hold: p.hold, Reserve: p.reserve,
+		Context: s.inputEstimate() + p.output, Window: s.chain.price().Window,
 	}
-	return CallModel{intent{[]Body{started}}, s.request(p), started, s.workEnd(now)}
+	return CallModel{intent{[]Body{started}}, s.request(p), started, s.chain.price(), s.workEnd(now)}
 }
 
 // workEnd is when the run must stop working: for the wrap-up, or after it.

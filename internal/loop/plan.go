@@ -16,6 +16,7 @@ type plan struct {
 	output  int64 // cap, tokens
 	results int64 // bytes of tool results that may follow
 	hold    USD
+	reserve USD // besides the hold, for a wrap-up after it
 	refused *Tripped
 }
 
@@ -100,13 +101,13 @@ func (s *State) fitCost(p plan, final int64) plan {
 	}
 	price := s.chain.price()
 	free := s.spec.Limits.Cost - s.spend.committed()
-	worst := func(p plan) USD {
-		cost := price.Bound(p.input, p.output)
-		if final > 0 {
-			cost = cost.plus(price.Bound(p.input+p.output+p.results, final))
+	reserve := func(p plan) USD {
+		if final == 0 {
+			return 0
 		}
-		return cost
+		return price.Bound(p.input+p.output+p.results, final)
 	}
+	worst := func(p plan) USD { return price.Bound(p.input, p.output).plus(reserve(p)) }
 	if final > 0 && worst(p) > free {
 		p.results = minResults
 	}
@@ -121,6 +122,7 @@ func (s *State) fitCost(p plan, final int64) plan {
 			Message:  "the next model call could pass the run's cost budget, so it was not made",
 		}
 	}
+	p.reserve = reserve(p)
 	return p
 }
 
@@ -154,7 +156,7 @@ func (s *State) request(p plan) ModelRequest {
 	return ModelRequest{
 		Provider: provider, Model: model, Instructions: d.Instructions, Tools: d.Tools,
 		Messages: s.messagesFor(s.chain.model()), MaxOutputTokens: p.output, ToolsAllowed: p.purpose != PurposeWrapUp,
-		Temperature: d.Temperature, Reasoning: d.Reasoning, CacheKey: s.run.ID,
+		Temperature: d.Temperature, Reasoning: d.Reasoning, CacheKey: s.run.ID, OutputSchema: s.schemaOf(p),
 	}
 }
 

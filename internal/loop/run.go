@@ -26,6 +26,16 @@ type AgentSpec struct {
 	// Fallbacks are the models to go on with, in order, when the one before cannot
 	// answer. Each has its row in Spec.FallbackPrices.
 	Fallbacks []string `json:"fallbacks,omitempty"`
+	// Acts are what guards do, by the guard's name, where that is not their default:
+	// see Acts.
+	Acts map[string]Verdict `json:"acts,omitempty"`
+	// Output is what the final answer must satisfy besides OutputSchema.
+	Output OutputContract `json:"output,omitzero"`
+	// Checkpoints are what must hold while the run is under way.
+	Checkpoints []Checkpoint `json:"checkpoints,omitempty"`
+	// Summarizer is the model that shortens the transcript, "provider/model", with
+	// its row in Spec.SidePrices; empty: the model in use.
+	Summarizer string `json:"summarizer,omitempty"`
 }
 
 // DoubtRule is what happens to a call in doubt.
@@ -59,6 +69,9 @@ type Spec struct {
 	Price        Price     `json:"price"` // of Definition.Model
 	// FallbackPrices are the rows of Definition.Fallbacks, in the same order.
 	FallbackPrices []Price `json:"fallback_prices,omitempty"`
+	// SidePrices are the rows of the models that are called beside the conversation:
+	// the summarizer and the judge. By model reference.
+	SidePrices map[string]Price `json:"side_prices,omitempty"`
 
 	// Of a child run: the call of the parent that it answers.
 	Parent      *ParentRef        `json:"parent,omitempty"`
@@ -125,7 +138,7 @@ const (
 	PauseLoop           StopReason = "PAUSE_LOOP"
 	Refusal             StopReason = "REFUSAL"
 	UnknownStopReason   StopReason = "UNKNOWN_STOP_REASON"
-	ValidationFailed    StopReason = "VALIDATION_FAILED"
+	OutputInvalid       StopReason = "OUTPUT_INVALID"
 	InDoubtUnresolved   StopReason = "IN_DOUBT_UNRESOLVED"
 	ProviderError       StopReason = "PROVIDER_ERROR"
 	ProviderUnavailable StopReason = "PROVIDER_UNAVAILABLE"
@@ -138,6 +151,10 @@ const (
 	NearDuplicate       StopReason = "NEAR_DUPLICATE"
 	NoNovelty           StopReason = "NO_NOVELTY"
 	Monologue           StopReason = "MONOLOGUE"
+	TextLoop            StopReason = "TEXT_LOOP"         // an answer went round in circles while it was written
+	CompactionStuck     StopReason = "COMPACTION_STUCK"  // the transcript cannot be made any shorter
+	CheckpointFailed    StopReason = "CHECKPOINT_FAILED" // what had to hold under way did not, twice
+	AccountBudget       StopReason = "ACCOUNT_BUDGET"    // a budget that the run shares with others has no money left
 )
 
 // StopReasons lists them all, for the places that must know the closed set.
@@ -145,9 +162,9 @@ func StopReasons() []StopReason {
 	return []StopReason{
 		Completed, IterationCap, ModelCallCap, TokenBudget, ContextWindow, ContextRot, CostBudget, CostUnpriced,
 		Deadline, WallTime, ToolCallCap, RepeatCall, ErrorStreak, UnknownTool, InvalidArgs, Truncated,
-		EmptyResponse, PauseLoop, Refusal, UnknownStopReason, ValidationFailed, InDoubtUnresolved,
+		EmptyResponse, PauseLoop, Refusal, UnknownStopReason, OutputInvalid, InDoubtUnresolved,
 		ProviderError, ProviderUnavailable, RecoveryExhausted, Cancelled, GuardInternal, InternalError,
-		Cycle, FrequentRepeat, NearDuplicate, NoNovelty, Monologue,
+		Cycle, FrequentRepeat, NearDuplicate, NoNovelty, Monologue, TextLoop, CompactionStuck, CheckpointFailed, AccountBudget,
 	}
 }
 
@@ -191,6 +208,7 @@ type Head struct {
 	Held            USD // reserved for the model call in flight
 	Answer          string
 	Partial         bool // the answer is the best there was, not an accepted one
+	Unverified      bool // the answer failed the output contract, or could not be checked
 	Stop            *Stop
 	StartedAt       time.Time // zero: not yet
 	EndedAt         time.Time // zero: not yet
@@ -219,6 +237,7 @@ const (
 	RequireResolve = "resolve" // say what became of a call in doubt
 	RequireSubmit  = "submit"  // give the result of a client's tool
 	RequireAnswer  = "answer"  // answer a question
+	RequireRaise   = "raise"   // raise the limit that paused the run, or end it
 )
 
 // RequiredAction is something a person or a client must do before the run goes on.

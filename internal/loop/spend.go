@@ -20,7 +20,8 @@ type spend struct {
 	childUsage Usage // what they reported
 	childCalls int   // their model calls
 
-	failed *ModelFailed // the newest failure, until the next start
+	failed        *ModelFailed // the newest failure, until the next start
+	failedPurpose string       // of the call that failed
 }
 
 func (p *spend) applyStarted(e ModelStarted) error {
@@ -48,6 +49,9 @@ func (p *spend) applyAnswered(e ModelAnswered) error {
 func (p *spend) applyFailed(e ModelFailed) error {
 	if !e.Class.Free() {
 		p.assume(e.Usage)
+	}
+	if p.open != nil {
+		p.failedPurpose = p.open.Purpose
 	}
 	if err := p.settle(e.Call, e.Usage, e.Cost); err != nil {
 		return err

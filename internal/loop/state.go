@@ -31,12 +31,15 @@ type State struct {
 	truncTotal int
 	unknowns   int // answers with an unknown stop reason in a row
 	pauses     int // paused answers in a row
-	rejected   int // final answers that failed the contract
-	accepted   bool
+	contract   contract
 	offered    string // the final answer that no message holds: of the built-in finish, or a child's
+
+	besides *aside // what came of the newest call beside the conversation
 
 	trips    []Tripped
 	final    *Tripped // the trip that asked for a wrap-up
+	pause    pause
+	account  account
 	cancel   *CancelRequested
 	finished *Finished
 	endedAt  time.Time
@@ -101,7 +104,10 @@ func (s *State) apply(e Event) error {
 	case Suspended:
 		err = s.tenure.applySuspended(b, e.At)
 	case ModelStarted:
-		s.answer, s.lastResults = nil, b.ResultBudget
+		s.besides = nil
+		if !beside(b.Purpose) {
+			s.answer, s.lastResults = nil, b.ResultBudget
+		}
 		err = s.spend.applyStarted(b)
 	case ModelAnswered:
 		err = s.applyAnswered(b, e)
@@ -144,11 +150,22 @@ func (s *State) apply(e Event) error {
 	case Tripped:
 		s.applyTripped(b, e)
 	case AnswerRejected:
-		s.rejected++
-		s.answer = nil
-		s.talk.add(guardMessage(b.Say), e.Seq, s.iterations, e.At)
+		s.applyRejected(b, e)
+	case AnswerChecked:
+		s.contract.checked = true
 	case AnswerAccepted:
-		s.accepted = true
+		s.contract.accepted = true
+		s.dropAside()
+	case CheckpointJudged:
+		s.applyCheckpoint(b)
+	case Compacted:
+		err = s.applyCompacted(b, e)
+	case PauseRequested:
+		s.pause.asked = &b
+	case Resumed:
+		err = s.applyResumed(b, e)
+	case AccountRefused:
+		s.account.refused = &b
 	case CancelRequested:
 		s.cancel = &b
 	case Finished:
@@ -197,6 +214,10 @@ func guardMessage(text string) Message {
 // answer that is cut, empty, refused or not understood is not put into the
 // transcript the first time: the same request is asked again, or the run ends.
 func (s *State) applyAnswered(b ModelAnswered, e Event) error {
+	if open := s.spend.open; open != nil && beside(open.Purpose) {
+		s.besides = &aside{purpose: open.Purpose, finish: b.Finish, text: b.Message.Text()}
+		return s.spend.applyAnswered(b)
+	}
 	wrapUp := s.spend.open != nil && s.spend.open.Purpose == PurposeWrapUp
 	if s.spend.open != nil && !b.Estimated {
 		s.talk.learn(b.Usage.Input(), s.spend.open.InputBound)

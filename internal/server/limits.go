@@ -59,6 +59,8 @@ func overlay(dst *loop.Limits, l *loopdv1.Limits) error {
 	set(&dst.AnswerOutput, l.AnswerMaxOutputTokens)
 	set(&dst.Reasks, l.MaxReasks)
 	set(&dst.StopAt, l.ContextStopAt)
+	set(&dst.CompactAt, l.ContextCompactAt)
+	set(&dst.Compactions, l.MaxCompactions)
 	set(&dst.ChildDepth, l.MaxChildDepth)
 	set(&dst.ActiveChildren, l.MaxActiveChildren)
 	set(&dst.Children, l.MaxChildren)
@@ -154,6 +156,8 @@ func limitsProto(l loop.Limits) *loopdv1.Limits {
 		AnswerMaxOutputTokens:       new(l.AnswerOutput),
 		MaxReasks:                   new(clampInt32(l.Reasks)),
 		ContextStopAt:               new(l.StopAt),
+		ContextCompactAt:            new(l.CompactAt),
+		MaxCompactions:              new(int32(l.Compactions)),
 		NoProgressStop:              new(l.NoProgressStops),
 		MaxChildDepth:               new(clampInt32(l.ChildDepth)),
 		MaxActiveChildren:           new(clampInt32(l.ActiveChildren)),

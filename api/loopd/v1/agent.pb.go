@@ -211,6 +211,12 @@ type AgentSpec struct {
 	ToolRefs []*ToolRef `protobuf:"bytes,9,rep,name=tool_refs,json=toolRefs,proto3" json:"tool_refs,omitempty"`
 	// What happens to a call in doubt. Unspecified: ON_DOUBT_WAIT.
 	OnDoubt OnDoubt `protobuf:"varint,10,opt,name=on_doubt,json=onDoubt,proto3,enum=loopd.v1.OnDoubt" json:"on_doubt,omitempty"`
+	// What guards do, by the name of the guard, where that is not their default. A guard that looks for progress may be GUARD_VERDICT_NUDGE: it observes and never ends a run. All may be GUARD_VERDICT_FINAL_TURN, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP, except where a last answer or a pause makes no sense: the error says so.
+	GuardVerdicts map[string]GuardVerdict `protobuf:"bytes,11,rep,name=guard_verdicts,json=guardVerdicts,proto3" json:"guard_verdicts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value,enum=loopd.v1.GuardVerdict"`
+	// What must hold while a run is under way. At most 16, with different names.
+	Checkpoints []*Checkpoint `protobuf:"bytes,12,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	// The model that sums up old iterations when the transcript must be made shorter, as "provider/model": a cheap one will do. Empty: the model in use.
+	SummarizerModel string `protobuf:"bytes,13,opt,name=summarizer_model,json=summarizerModel,proto3" json:"summarizer_model,omitempty"`
 	// Labels that every run of this version gets; a run's own label of the same key goes before. Limits as in Agent.labels.
 	Labels        map[string]string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
@@ -310,6 +316,27 @@ func (x *AgentSpec) GetOnDoubt() OnDoubt {
 	return OnDoubt_ON_DOUBT_UNSPECIFIED
 }
 
+func (x *AgentSpec) GetGuardVerdicts() map[string]GuardVerdict {
+	if x != nil {
+		return x.GuardVerdicts
+	}
+	return nil
+}
+
+func (x *AgentSpec) GetCheckpoints() []*Checkpoint {
+	if x != nil {
+		return x.Checkpoints
+	}
+	return nil
+}
+
+func (x *AgentSpec) GetSummarizerModel() string {
+	if x != nil {
+		return x.SummarizerModel
+	}
+	return ""
+}
+
 func (x *AgentSpec) GetLabels() map[string]string {
 	if x != nil {
 		return x.Labels
@@ -386,7 +413,13 @@ func (x *ToolRef) GetSpec() *Tool {
 type OutputContract struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON Schema of the answer. Absent: any text. At most 64 KiB as JSON; references to other documents are refused.
-	JsonSchema    *structpb.Struct `protobuf:"bytes,1,opt,name=json_schema,json=jsonSchema,proto3" json:"json_schema,omitempty"`
+	JsonSchema *structpb.Struct `protobuf:"bytes,1,opt,name=json_schema,json=jsonSchema,proto3" json:"json_schema,omitempty"`
+	// Conditions that must hold for the answer and the facts of the run: an answer that says "refunded" needs a refund that succeeded. Checked in order, after the schema. At most 32.
+	Assertions []*Assertion `protobuf:"bytes,2,rep,name=assertions,proto3" json:"assertions,omitempty"`
+	// An endpoint of your own that is asked about the answer, after the assertions: an HTTP tool with EFFECT_READ_ONLY. It gets the answer as "answer", and as "answer_json" if it is JSON, and replies with JSON: {"ok": true}, or {"ok": false, "problems": ["..."]}. Any other reply counts as a failure.
+	Validator *Tool `protobuf:"bytes,3,opt,name=validator,proto3" json:"validator,omitempty"`
+	// Another model that is asked about the answer last. It costs money: the run's.
+	Judge         *Judge `protobuf:"bytes,4,opt,name=judge,proto3" json:"judge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -428,6 +461,211 @@ func (x *OutputContract) GetJsonSchema() *structpb.Struct {
 	return nil
 }
 
+func (x *OutputContract) GetAssertions() []*Assertion {
+	if x != nil {
+		return x.Assertions
+	}
+	return nil
+}
+
+func (x *OutputContract) GetValidator() *Tool {
+	if x != nil {
+		return x.Validator
+	}
+	return nil
+}
+
+func (x *OutputContract) GetJudge() *Judge {
+	if x != nil {
+		return x.Judge
+	}
+	return nil
+}
+
+// Assertion is a condition that must hold.
+type Assertion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CEL, of type bool, over answer (string), answer_json (the answer as JSON, or null), calls (every call so far: tool, args, result, outcome, effect, state, iteration), ledger (what was done in the world: tool, args, effect, state, outcome) and run, as in approval conditions. One that cannot be judged does not hold.
+	Expression string `protobuf:"bytes,1,opt,name=expression,proto3" json:"expression,omitempty"`
+	// What the model is told when it does not hold. Empty: the condition itself.
+	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Assertion) Reset() {
+	*x = Assertion{}
+	mi := &file_loopd_v1_agent_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Assertion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Assertion) ProtoMessage() {}
+
+func (x *Assertion) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_agent_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Assertion.ProtoReflect.Descriptor instead.
+func (*Assertion) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Assertion) GetExpression() string {
+	if x != nil {
+		return x.Expression
+	}
+	return ""
+}
+
+func (x *Assertion) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// Judge is a model that judges final answers.
+type Judge struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The model, as "provider/model"; best another than the agent's own.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// What makes an answer acceptable, in words.
+	Rubric        string `protobuf:"bytes,2,opt,name=rubric,proto3" json:"rubric,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Judge) Reset() {
+	*x = Judge{}
+	mi := &file_loopd_v1_agent_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Judge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Judge) ProtoMessage() {}
+
+func (x *Judge) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_agent_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Judge.ProtoReflect.Descriptor instead.
+func (*Judge) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Judge) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Judge) GetRubric() string {
+	if x != nil {
+		return x.Rubric
+	}
+	return ""
+}
+
+// Checkpoint is what must hold while a run is under way. The model is told of the
+// first failure; the second one ends the run.
+type Checkpoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name, for people: at most 63 characters of a-z, 0-9 and "-".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// After an iteration that called one of these tools.
+	AfterTools []string `protobuf:"bytes,2,rep,name=after_tools,json=afterTools,proto3" json:"after_tools,omitempty"`
+	// After every so many iterations. 0: only after the tools.
+	EveryIterations int32 `protobuf:"varint,3,opt,name=every_iterations,json=everyIterations,proto3" json:"every_iterations,omitempty"`
+	// What must hold. There is no answer yet: answer is empty.
+	Assertions    []*Assertion `protobuf:"bytes,4,rep,name=assertions,proto3" json:"assertions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Checkpoint) Reset() {
+	*x = Checkpoint{}
+	mi := &file_loopd_v1_agent_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Checkpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Checkpoint) ProtoMessage() {}
+
+func (x *Checkpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_agent_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
+func (*Checkpoint) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Checkpoint) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetAfterTools() []string {
+	if x != nil {
+		return x.AfterTools
+	}
+	return nil
+}
+
+func (x *Checkpoint) GetEveryIterations() int32 {
+	if x != nil {
+		return x.EveryIterations
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetAssertions() []*Assertion {
+	if x != nil {
+		return x.Assertions
+	}
+	return nil
+}
+
 // ModelSettings are passed on to the provider. The output cap of one answer is
 // Limits.answer_max_output_tokens.
 type ModelSettings struct {
@@ -442,7 +680,7 @@ type ModelSettings struct {
 
 func (x *ModelSettings) Reset() {
 	*x = ModelSettings{}
-	mi := &file_loopd_v1_agent_proto_msgTypes[4]
+	mi := &file_loopd_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -454,7 +692,7 @@ func (x *ModelSettings) String() string {
 func (*ModelSettings) ProtoMessage() {}
 
 func (x *ModelSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_agent_proto_msgTypes[4]
+	mi := &file_loopd_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -467,7 +705,7 @@ func (x *ModelSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelSettings.ProtoReflect.Descriptor instead.
 func (*ModelSettings) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ModelSettings) GetTemperature() float64 {
@@ -499,7 +737,7 @@ type ReasoningSettings struct {
 
 func (x *ReasoningSettings) Reset() {
 	*x = ReasoningSettings{}
-	mi := &file_loopd_v1_agent_proto_msgTypes[5]
+	mi := &file_loopd_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +749,7 @@ func (x *ReasoningSettings) String() string {
 func (*ReasoningSettings) ProtoMessage() {}
 
 func (x *ReasoningSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_agent_proto_msgTypes[5]
+	mi := &file_loopd_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +762,7 @@ func (x *ReasoningSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasoningSettings.ProtoReflect.Descriptor instead.
 func (*ReasoningSettings) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_loopd_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReasoningSettings) GetEffort() string {
@@ -545,7 +783,7 @@ var File_loopd_v1_agent_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x14loopd/v1/agent.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/limits.proto\x1a\x13loopd/v1/tool.proto\"\x83\x05\n" +
+	"\x14loopd/v1/agent.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/limits.proto\x1a\x12loopd/v1/run.proto\x1a\x13loopd/v1/tool.proto\"\x83\x05\n" +
 	"\x05Agent\x12J\n" +
 	"\x04name\x18\x01 \x01(\tB6\xe2A\x01\b\xbaH/\xd8\x01\x01r*2(^agents/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x04name\x12+\n" +
 	"\fdisplay_name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\vdisplayName\x12\x1e\n" +
@@ -561,7 +799,8 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:3\xeaA0\n" +
-	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\xed\x06\n" +
+	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\xdd\n" +
+	"\n" +
 	"\tAgentSpec\x12a\n" +
 	"\x05model\x18\x01 \x01(\tBK\xe2A\x01\x02\xbaHD\xc8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x05model\x12-\n" +
 	"\finstructions\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\xa0\x8d\x06R\finstructions\x12\x94\x01\n" +
@@ -573,8 +812,15 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\x0ffallback_models\x18\b \x03(\tBM\xbaHJ\x92\x01G\x10\x03\x18\x01\"Ar?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0efallbackModels\x129\n" +
 	"\ttool_refs\x18\t \x03(\v2\x11.loopd.v1.ToolRefB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\btoolRefs\x126\n" +
 	"\bon_doubt\x18\n" +
-	" \x01(\x0e2\x11.loopd.v1.OnDoubtB\b\xbaH\x05\x82\x01\x02\x10\x01R\aonDoubt\x12u\n" +
-	"\x06labels\x18\a \x03(\v2\x1f.loopd.v1.AgentSpec.LabelsEntryB<\xbaH9\x9a\x016\x10 \"+r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$*\x05r\x03\x18\x80\x02R\x06labels\x1a9\n" +
+	" \x01(\x0e2\x11.loopd.v1.OnDoubtB\b\xbaH\x05\x82\x01\x02\x10\x01R\aonDoubt\x12^\n" +
+	"\x0eguard_verdicts\x18\v \x03(\v2&.loopd.v1.AgentSpec.GuardVerdictsEntryB\x0f\xbaH\f\x9a\x01\t\x10@*\x05\x82\x01\x02\x10\x01R\rguardVerdicts\x12\xbf\x01\n" +
+	"\vcheckpoints\x18\f \x03(\v2\x14.loopd.v1.CheckpointB\x86\x01\xbaH\x82\x01\xba\x01z\n" +
+	"\x18checkpoints.names_unique\x12.two checkpoints have the same name: rename one\x1a.this.map(checkpoint, checkpoint.name).unique()\x92\x01\x02\x10\x10R\vcheckpoints\x12r\n" +
+	"\x10summarizer_model\x18\r \x01(\tBG\xbaHD\xd8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0fsummarizerModel\x12u\n" +
+	"\x06labels\x18\a \x03(\v2\x1f.loopd.v1.AgentSpec.LabelsEntryB<\xbaH9\x9a\x016\x10 \"+r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$*\x05r\x03\x18\x80\x02R\x06labels\x1aX\n" +
+	"\x12GuardVerdictsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12,\n" +
+	"\x05value\x18\x02 \x01(\x0e2\x16.loopd.v1.GuardVerdictR\x05value:\x028\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb4\x01\n" +
@@ -582,10 +828,34 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\x04tool\x18\x01 \x01(\tBH\xe2A\x01\x02\xfaA\x10\n" +
 	"\x0eloopd.dev/Tool\xbaH.\xc8\x01\x01r)2'^tools/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x04tool\x12!\n" +
 	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\aversion\x12(\n" +
-	"\x04spec\x18\x03 \x01(\v2\x0e.loopd.v1.ToolB\x04\xe2A\x01\x03R\x04spec\"J\n" +
+	"\x04spec\x18\x03 \x01(\v2\x0e.loopd.v1.ToolB\x04\xe2A\x01\x03R\x04spec\"\xde\x01\n" +
 	"\x0eOutputContract\x128\n" +
 	"\vjson_schema\x18\x01 \x01(\v2\x17.google.protobuf.StructR\n" +
-	"jsonSchema\"\x9a\x01\n" +
+	"jsonSchema\x12=\n" +
+	"\n" +
+	"assertions\x18\x02 \x03(\v2\x13.loopd.v1.AssertionB\b\xbaH\x05\x92\x01\x02\x10 R\n" +
+	"assertions\x12,\n" +
+	"\tvalidator\x18\x03 \x01(\v2\x0e.loopd.v1.ToolR\tvalidator\x12%\n" +
+	"\x05judge\x18\x04 \x01(\v2\x0f.loopd.v1.JudgeR\x05judge\"_\n" +
+	"\tAssertion\x12.\n" +
+	"\n" +
+	"expression\x18\x01 \x01(\tB\x0e\xe2A\x01\x02\xbaH\ar\x05\x10\x01\x18\xd0\x0fR\n" +
+	"expression\x12\"\n" +
+	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\amessage\"\x92\x01\n" +
+	"\x05Judge\x12a\n" +
+	"\x05model\x18\x01 \x01(\tBK\xe2A\x01\x02\xbaHD\xc8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x05model\x12&\n" +
+	"\x06rubric\x18\x02 \x01(\tB\x0e\xe2A\x01\x02\xbaH\ar\x05\x10\x01\x18\x90NR\x06rubric\"\xf4\x01\n" +
+	"\n" +
+	"Checkpoint\x12@\n" +
+	"\x04name\x18\x01 \x01(\tB,\xe2A\x01\x02\xbaH%r#2!^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x04name\x12,\n" +
+	"\vafter_tools\x18\x02 \x03(\tB\v\xbaH\b\x92\x01\x05\x10\x80\x01\x18\x01R\n" +
+	"afterTools\x125\n" +
+	"\x10every_iterations\x18\x03 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\x0feveryIterations\x12?\n" +
+	"\n" +
+	"assertions\x18\x04 \x03(\v2\x13.loopd.v1.AssertionB\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x10 R\n" +
+	"assertions\"\x9a\x01\n" +
 	"\rModelSettings\x12>\n" +
 	"\vtemperature\x18\x01 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\x00@)\x00\x00\x00\x00\x00\x00\x00\x00H\x00R\vtemperature\x88\x01\x01\x129\n" +
 	"\treasoning\x18\x02 \x01(\v2\x1b.loopd.v1.ReasoningSettingsR\treasoningB\x0e\n" +
@@ -612,43 +882,55 @@ func file_loopd_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_loopd_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_loopd_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_loopd_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_loopd_v1_agent_proto_goTypes = []any{
 	(OnDoubt)(0),                  // 0: loopd.v1.OnDoubt
 	(*Agent)(nil),                 // 1: loopd.v1.Agent
 	(*AgentSpec)(nil),             // 2: loopd.v1.AgentSpec
 	(*ToolRef)(nil),               // 3: loopd.v1.ToolRef
 	(*OutputContract)(nil),        // 4: loopd.v1.OutputContract
-	(*ModelSettings)(nil),         // 5: loopd.v1.ModelSettings
-	(*ReasoningSettings)(nil),     // 6: loopd.v1.ReasoningSettings
-	nil,                           // 7: loopd.v1.Agent.LabelsEntry
-	nil,                           // 8: loopd.v1.AgentSpec.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(*Tool)(nil),                  // 10: loopd.v1.Tool
-	(*Limits)(nil),                // 11: loopd.v1.Limits
-	(*structpb.Struct)(nil),       // 12: google.protobuf.Struct
+	(*Assertion)(nil),             // 5: loopd.v1.Assertion
+	(*Judge)(nil),                 // 6: loopd.v1.Judge
+	(*Checkpoint)(nil),            // 7: loopd.v1.Checkpoint
+	(*ModelSettings)(nil),         // 8: loopd.v1.ModelSettings
+	(*ReasoningSettings)(nil),     // 9: loopd.v1.ReasoningSettings
+	nil,                           // 10: loopd.v1.Agent.LabelsEntry
+	nil,                           // 11: loopd.v1.AgentSpec.GuardVerdictsEntry
+	nil,                           // 12: loopd.v1.AgentSpec.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*Tool)(nil),                  // 14: loopd.v1.Tool
+	(*Limits)(nil),                // 15: loopd.v1.Limits
+	(*structpb.Struct)(nil),       // 16: google.protobuf.Struct
+	(GuardVerdict)(0),             // 17: loopd.v1.GuardVerdict
 }
 var file_loopd_v1_agent_proto_depIdxs = []int32{
-	9,  // 0: loopd.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
-	9,  // 1: loopd.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
-	9,  // 2: loopd.v1.Agent.archive_time:type_name -> google.protobuf.Timestamp
-	7,  // 3: loopd.v1.Agent.labels:type_name -> loopd.v1.Agent.LabelsEntry
+	13, // 0: loopd.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
+	13, // 1: loopd.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
+	13, // 2: loopd.v1.Agent.archive_time:type_name -> google.protobuf.Timestamp
+	10, // 3: loopd.v1.Agent.labels:type_name -> loopd.v1.Agent.LabelsEntry
 	2,  // 4: loopd.v1.Agent.spec:type_name -> loopd.v1.AgentSpec
-	10, // 5: loopd.v1.AgentSpec.tools:type_name -> loopd.v1.Tool
-	11, // 6: loopd.v1.AgentSpec.limits:type_name -> loopd.v1.Limits
+	14, // 5: loopd.v1.AgentSpec.tools:type_name -> loopd.v1.Tool
+	15, // 6: loopd.v1.AgentSpec.limits:type_name -> loopd.v1.Limits
 	4,  // 7: loopd.v1.AgentSpec.output:type_name -> loopd.v1.OutputContract
-	5,  // 8: loopd.v1.AgentSpec.model_settings:type_name -> loopd.v1.ModelSettings
+	8,  // 8: loopd.v1.AgentSpec.model_settings:type_name -> loopd.v1.ModelSettings
 	3,  // 9: loopd.v1.AgentSpec.tool_refs:type_name -> loopd.v1.ToolRef
 	0,  // 10: loopd.v1.AgentSpec.on_doubt:type_name -> loopd.v1.OnDoubt
-	8,  // 11: loopd.v1.AgentSpec.labels:type_name -> loopd.v1.AgentSpec.LabelsEntry
-	10, // 12: loopd.v1.ToolRef.spec:type_name -> loopd.v1.Tool
-	12, // 13: loopd.v1.OutputContract.json_schema:type_name -> google.protobuf.Struct
-	6,  // 14: loopd.v1.ModelSettings.reasoning:type_name -> loopd.v1.ReasoningSettings
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	11, // 11: loopd.v1.AgentSpec.guard_verdicts:type_name -> loopd.v1.AgentSpec.GuardVerdictsEntry
+	7,  // 12: loopd.v1.AgentSpec.checkpoints:type_name -> loopd.v1.Checkpoint
+	12, // 13: loopd.v1.AgentSpec.labels:type_name -> loopd.v1.AgentSpec.LabelsEntry
+	14, // 14: loopd.v1.ToolRef.spec:type_name -> loopd.v1.Tool
+	16, // 15: loopd.v1.OutputContract.json_schema:type_name -> google.protobuf.Struct
+	5,  // 16: loopd.v1.OutputContract.assertions:type_name -> loopd.v1.Assertion
+	14, // 17: loopd.v1.OutputContract.validator:type_name -> loopd.v1.Tool
+	6,  // 18: loopd.v1.OutputContract.judge:type_name -> loopd.v1.Judge
+	5,  // 19: loopd.v1.Checkpoint.assertions:type_name -> loopd.v1.Assertion
+	9,  // 20: loopd.v1.ModelSettings.reasoning:type_name -> loopd.v1.ReasoningSettings
+	17, // 21: loopd.v1.AgentSpec.GuardVerdictsEntry.value:type_name -> loopd.v1.GuardVerdict
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_agent_proto_init() }
@@ -657,16 +939,17 @@ func file_loopd_v1_agent_proto_init() {
 		return
 	}
 	file_loopd_v1_limits_proto_init()
+	file_loopd_v1_run_proto_init()
 	file_loopd_v1_tool_proto_init()
-	file_loopd_v1_agent_proto_msgTypes[4].OneofWrappers = []any{}
-	file_loopd_v1_agent_proto_msgTypes[5].OneofWrappers = []any{}
+	file_loopd_v1_agent_proto_msgTypes[7].OneofWrappers = []any{}
+	file_loopd_v1_agent_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_agent_proto_rawDesc), len(file_loopd_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -90,8 +90,12 @@ type Limits struct {
 	MaxToolFailures *int32 `protobuf:"varint,29,opt,name=max_tool_failures,json=maxToolFailures,proto3,oneof" json:"max_tool_failures,omitempty"`
 	// Answers in a row without a tool call, in the same words and not accepted, that end the run. Default 3, at least 2, ceiling 10.
 	MaxMonologueAnswers *int32 `protobuf:"varint,30,opt,name=max_monologue_answers,json=maxMonologueAnswers,proto3,oneof" json:"max_monologue_answers,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Share of the model's context window at which the transcript is made shorter: old results of READ_ONLY tools are left out, then the oldest iterations are summed up. The journal keeps everything. Default 0.6, above 0, ceiling 0.95.
+	ContextCompactAt *float64 `protobuf:"fixed64,31,opt,name=context_compact_at,json=contextCompactAt,proto3,oneof" json:"context_compact_at,omitempty"`
+	// How often that may happen in the whole run. Each time must free a fifth of the transcript. Default 3, ceiling 10; 0 never does.
+	MaxCompactions *int32 `protobuf:"varint,32,opt,name=max_compactions,json=maxCompactions,proto3,oneof" json:"max_compactions,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
@@ -334,11 +338,25 @@ func (x *Limits) GetMaxMonologueAnswers() int32 {
 	return 0
 }
 
+func (x *Limits) GetContextCompactAt() float64 {
+	if x != nil && x.ContextCompactAt != nil {
+		return *x.ContextCompactAt
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxCompactions() int32 {
+	if x != nil && x.MaxCompactions != nil {
+		return *x.MaxCompactions
+	}
+	return 0
+}
+
 var File_loopd_v1_limits_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_limits_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/limits.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb4\x14\n" +
+	"\x15loopd/v1/limits.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe4\x15\n" +
 	"\x06Limits\x126\n" +
 	"\x0emax_iterations\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x01H\x00R\rmaxIterations\x88\x01\x01\x127\n" +
@@ -394,7 +412,9 @@ const file_loopd_v1_limits_proto_rawDesc = "" +
 	"\x11max_tool_failures\x18\x1d \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x01H\x1aR\x0fmaxToolFailures\x88\x01\x01\x12C\n" +
 	"\x15max_monologue_answers\x18\x1e \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x02H\x1bR\x13maxMonologueAnswers\x88\x01\x01B\x11\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x02H\x1bR\x13maxMonologueAnswers\x88\x01\x01\x12J\n" +
+	"\x12context_compact_at\x18\x1f \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00H\x1cR\x10contextCompactAt\x88\x01\x01\x127\n" +
+	"\x0fmax_compactions\x18  \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00H\x1dR\x0emaxCompactions\x88\x01\x01B\x11\n" +
 	"\x0f_max_iterationsB\x12\n" +
 	"\x10_max_model_callsB\x0f\n" +
 	"\r_max_cost_usdB\x13\n" +
@@ -422,7 +442,9 @@ const file_loopd_v1_limits_proto_rawDesc = "" +
 	"\x1f_max_iterations_without_noveltyB\x14\n" +
 	"\x12_max_call_failuresB\x14\n" +
 	"\x12_max_tool_failuresB\x18\n" +
-	"\x16_max_monologue_answersB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x16_max_monologue_answersB\x15\n" +
+	"\x13_context_compact_atB\x12\n" +
+	"\x10_max_compactionsB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_limits_proto_rawDescOnce sync.Once

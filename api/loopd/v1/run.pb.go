@@ -152,7 +152,7 @@ const (
 	// The provider ended an answer with a word that loopd does not know.
 	StopReason_STOP_REASON_UNKNOWN_STOP_REASON StopReason = 20
 	// The answer broke the output contract, also after the allowed corrections.
-	StopReason_STOP_REASON_VALIDATION_FAILED StopReason = 21
+	StopReason_STOP_REASON_OUTPUT_INVALID StopReason = 21
 	// A call in doubt was not resolved before its deadline.
 	StopReason_STOP_REASON_IN_DOUBT_UNRESOLVED StopReason = 22
 	// The provider refused the request for good.
@@ -177,6 +177,14 @@ const (
 	StopReason_STOP_REASON_NO_NOVELTY StopReason = 32
 	// The model repeated its own words instead of going on.
 	StopReason_STOP_REASON_MONOLOGUE StopReason = 33
+	// An answer went round in circles while it was written.
+	StopReason_STOP_REASON_TEXT_LOOP StopReason = 34
+	// The transcript could not be made any shorter.
+	StopReason_STOP_REASON_COMPACTION_STUCK StopReason = 35
+	// What an agent's checkpoint asserts did not hold, also after the model was told.
+	StopReason_STOP_REASON_CHECKPOINT_FAILED StopReason = 36
+	// A budget that the run shares with others has no money left in its window.
+	StopReason_STOP_REASON_ACCOUNT_BUDGET StopReason = 37
 )
 
 // Enum value maps for StopReason.
@@ -203,7 +211,7 @@ var (
 		18: "STOP_REASON_PAUSE_LOOP",
 		19: "STOP_REASON_REFUSAL",
 		20: "STOP_REASON_UNKNOWN_STOP_REASON",
-		21: "STOP_REASON_VALIDATION_FAILED",
+		21: "STOP_REASON_OUTPUT_INVALID",
 		22: "STOP_REASON_IN_DOUBT_UNRESOLVED",
 		23: "STOP_REASON_PROVIDER_ERROR",
 		24: "STOP_REASON_PROVIDER_UNAVAILABLE",
@@ -216,6 +224,10 @@ var (
 		31: "STOP_REASON_NEAR_DUPLICATE",
 		32: "STOP_REASON_NO_NOVELTY",
 		33: "STOP_REASON_MONOLOGUE",
+		34: "STOP_REASON_TEXT_LOOP",
+		35: "STOP_REASON_COMPACTION_STUCK",
+		36: "STOP_REASON_CHECKPOINT_FAILED",
+		37: "STOP_REASON_ACCOUNT_BUDGET",
 	}
 	StopReason_value = map[string]int32{
 		"STOP_REASON_UNSPECIFIED":          0,
@@ -239,7 +251,7 @@ var (
 		"STOP_REASON_PAUSE_LOOP":           18,
 		"STOP_REASON_REFUSAL":              19,
 		"STOP_REASON_UNKNOWN_STOP_REASON":  20,
-		"STOP_REASON_VALIDATION_FAILED":    21,
+		"STOP_REASON_OUTPUT_INVALID":       21,
 		"STOP_REASON_IN_DOUBT_UNRESOLVED":  22,
 		"STOP_REASON_PROVIDER_ERROR":       23,
 		"STOP_REASON_PROVIDER_UNAVAILABLE": 24,
@@ -252,6 +264,10 @@ var (
 		"STOP_REASON_NEAR_DUPLICATE":       31,
 		"STOP_REASON_NO_NOVELTY":           32,
 		"STOP_REASON_MONOLOGUE":            33,
+		"STOP_REASON_TEXT_LOOP":            34,
+		"STOP_REASON_COMPACTION_STUCK":     35,
+		"STOP_REASON_CHECKPOINT_FAILED":    36,
+		"STOP_REASON_ACCOUNT_BUDGET":       37,
 	}
 )
 
@@ -282,6 +298,67 @@ func (StopReason) EnumDescriptor() ([]byte, []int) {
 	return file_loopd_v1_run_proto_rawDescGZIP(), []int{1}
 }
 
+// GuardVerdict is what a guard wants.
+type GuardVerdict int32
+
+const (
+	// Never sent.
+	GuardVerdict_GUARD_VERDICT_UNSPECIFIED GuardVerdict = 0
+	// Tell the model once.
+	GuardVerdict_GUARD_VERDICT_NUDGE GuardVerdict = 1
+	// One last answer without tools, then the run is stopped.
+	GuardVerdict_GUARD_VERDICT_FINAL_TURN GuardVerdict = 2
+	// Wait until the limit is raised with ResumeRun; a last answer if nobody does.
+	GuardVerdict_GUARD_VERDICT_PAUSE GuardVerdict = 3
+	// Stop the run at once.
+	GuardVerdict_GUARD_VERDICT_STOP GuardVerdict = 4
+)
+
+// Enum value maps for GuardVerdict.
+var (
+	GuardVerdict_name = map[int32]string{
+		0: "GUARD_VERDICT_UNSPECIFIED",
+		1: "GUARD_VERDICT_NUDGE",
+		2: "GUARD_VERDICT_FINAL_TURN",
+		3: "GUARD_VERDICT_PAUSE",
+		4: "GUARD_VERDICT_STOP",
+	}
+	GuardVerdict_value = map[string]int32{
+		"GUARD_VERDICT_UNSPECIFIED": 0,
+		"GUARD_VERDICT_NUDGE":       1,
+		"GUARD_VERDICT_FINAL_TURN":  2,
+		"GUARD_VERDICT_PAUSE":       3,
+		"GUARD_VERDICT_STOP":        4,
+	}
+)
+
+func (x GuardVerdict) Enum() *GuardVerdict {
+	p := new(GuardVerdict)
+	*p = x
+	return p
+}
+
+func (x GuardVerdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (GuardVerdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_loopd_v1_run_proto_enumTypes[2].Descriptor()
+}
+
+func (GuardVerdict) Type() protoreflect.EnumType {
+	return &file_loopd_v1_run_proto_enumTypes[2]
+}
+
+func (x GuardVerdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use GuardVerdict.Descriptor instead.
+func (GuardVerdict) EnumDescriptor() ([]byte, []int) {
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{2}
+}
+
 // Kind is what has to be done.
 type RequiredAction_Kind int32
 
@@ -296,6 +373,8 @@ const (
 	RequiredAction_KIND_SUBMIT RequiredAction_Kind = 3
 	// Answer a question of the model: ApprovalService.Answer.
 	RequiredAction_KIND_ANSWER RequiredAction_Kind = 4
+	// Raise the limit that paused the run: RunService.ResumeRun. There is no call.
+	RequiredAction_KIND_RAISE RequiredAction_Kind = 5
 )
 
 // Enum value maps for RequiredAction_Kind.
@@ -306,6 +385,7 @@ var (
 		2: "KIND_RESOLVE",
 		3: "KIND_SUBMIT",
 		4: "KIND_ANSWER",
+		5: "KIND_RAISE",
 	}
 	RequiredAction_Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -313,6 +393,7 @@ var (
 		"KIND_RESOLVE":     2,
 		"KIND_SUBMIT":      3,
 		"KIND_ANSWER":      4,
+		"KIND_RAISE":       5,
 	}
 )
 
@@ -327,11 +408,11 @@ func (x RequiredAction_Kind) String() string {
 }
 
 func (RequiredAction_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_loopd_v1_run_proto_enumTypes[2].Descriptor()
+	return file_loopd_v1_run_proto_enumTypes[3].Descriptor()
 }
 
 func (RequiredAction_Kind) Type() protoreflect.EnumType {
-	return &file_loopd_v1_run_proto_enumTypes[2]
+	return &file_loopd_v1_run_proto_enumTypes[3]
 }
 
 func (x RequiredAction_Kind) Number() protoreflect.EnumNumber {
@@ -340,7 +421,7 @@ func (x RequiredAction_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RequiredAction_Kind.Descriptor instead.
 func (RequiredAction_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_loopd_v1_run_proto_rawDescGZIP(), []int{5, 0}
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{7, 0}
 }
 
 // Run is one execution of an agent version on an input. It is the long-running
@@ -359,7 +440,7 @@ type Run struct {
 	State RunState `protobuf:"varint,5,opt,name=state,proto3,enum=loopd.v1.RunState" json:"state,omitempty"`
 	// True: the run has ended and will never change again.
 	Done bool `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`
-	// What the run is doing: "queue", "model", "tools", "backoff" (the provider asked for time), "rate" (it waits for its share of the provider's rate limit) "children" (child runs have not ended), "timer" (the model asked to wait) or "waiting" (for somebody to act). Empty: it has ended.
+	// What the run is doing: "queue", "model", "tools", "backoff" (the provider asked for time), "rate" (it waits for its share of the provider's rate limit), "children" (child runs have not ended), "timer" (the model asked to wait), "paused", "budget" (a shared budget has no money left) or "waiting" (for somebody to act). Empty: it has ended.
 	Phase string `protobuf:"bytes,7,opt,name=phase,proto3" json:"phase,omitempty"`
 	// The limits in force, every one of them present.
 	Limits *Limits `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`
@@ -408,7 +489,11 @@ type Run struct {
 	// The run at the top of the tree of child runs, "runs/{run}"; the run itself if it is no child run.
 	Root string `protobuf:"bytes,30,opt,name=root,proto3" json:"root,omitempty"`
 	// How deep the run is in that tree. 0: it is no child run.
-	Depth         int32 `protobuf:"varint,31,opt,name=depth,proto3" json:"depth,omitempty"`
+	Depth int32 `protobuf:"varint,31,opt,name=depth,proto3" json:"depth,omitempty"`
+	// True: answer failed the agent's output contract, or nobody could check it.
+	AnswerUnverified bool `protobuf:"varint,32,opt,name=answer_unverified,json=answerUnverified,proto3" json:"answer_unverified,omitempty"`
+	// Every verdict of a guard that changed the run, oldest first, with its proof. Not in lists of runs.
+	Trips         []*GuardTrip `protobuf:"bytes,33,rep,name=trips,proto3" json:"trips,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -658,6 +743,20 @@ func (x *Run) GetDepth() int32 {
 		return x.Depth
 	}
 	return 0
+}
+
+func (x *Run) GetAnswerUnverified() bool {
+	if x != nil {
+		return x.AnswerUnverified
+	}
+	return false
+}
+
+func (x *Run) GetTrips() []*GuardTrip {
+	if x != nil {
+		return x.Trips
+	}
+	return nil
 }
 
 // SideEffect is one entry of the ledger of what a run did in the world.
@@ -1052,6 +1151,252 @@ func (x *Evidence) GetNote() string {
 	return ""
 }
 
+// GuardTrip is a verdict of a guard that changed a run, with all that is needed to
+// understand it.
+type GuardTrip struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Seq of the event that it is.
+	Seq int64 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	// When it happened.
+	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// Name of the guard.
+	Guard string `protobuf:"bytes,3,opt,name=guard,proto3" json:"guard,omitempty"`
+	// Where in the loop the guard is asked: "before_model", "after_answer", "before_tool", "after_results" or "final_answer".
+	Phase string `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`
+	// What it wanted.
+	Verdict GuardVerdict `protobuf:"varint,5,opt,name=verdict,proto3,enum=loopd.v1.GuardVerdict" json:"verdict,omitempty"`
+	// The reason that the run ends with, if it does.
+	Reason StopReason `protobuf:"varint,6,opt,name=reason,proto3,enum=loopd.v1.StopReason" json:"reason,omitempty"`
+	// What the guard saw, with its unit, for people.
+	Observed string `protobuf:"bytes,7,opt,name=observed,proto3" json:"observed,omitempty"`
+	// What it may be at most, with its unit, for people.
+	Limit string `protobuf:"bytes,8,opt,name=limit,proto3" json:"limit,omitempty"`
+	// One sentence for people.
+	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	// The iteration in which it was decided, counting from 1. 0: before the first.
+	Iteration int32 `protobuf:"varint,10,opt,name=iteration,proto3" json:"iteration,omitempty"`
+	// The proof: the calls side by side.
+	Evidence []*Evidence `protobuf:"bytes,11,rep,name=evidence,proto3" json:"evidence,omitempty"`
+	// What every guard measured at that moment.
+	Gauges []*GuardGauge `protobuf:"bytes,12,rep,name=gauges,proto3" json:"gauges,omitempty"`
+	// The field of Limits, or of the agent, that sets the guard's limit. Empty: none does.
+	LimitField string `protobuf:"bytes,13,opt,name=limit_field,json=limitField,proto3" json:"limit_field,omitempty"`
+	// What to change so that it does not happen again, for people.
+	Advice string `protobuf:"bytes,14,opt,name=advice,proto3" json:"advice,omitempty"`
+	// True: somebody reported the trip as a false positive.
+	FalsePositive bool `protobuf:"varint,15,opt,name=false_positive,json=falsePositive,proto3" json:"false_positive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GuardTrip) Reset() {
+	*x = GuardTrip{}
+	mi := &file_loopd_v1_run_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GuardTrip) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GuardTrip) ProtoMessage() {}
+
+func (x *GuardTrip) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GuardTrip.ProtoReflect.Descriptor instead.
+func (*GuardTrip) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GuardTrip) GetSeq() int64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *GuardTrip) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *GuardTrip) GetGuard() string {
+	if x != nil {
+		return x.Guard
+	}
+	return ""
+}
+
+func (x *GuardTrip) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *GuardTrip) GetVerdict() GuardVerdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return GuardVerdict_GUARD_VERDICT_UNSPECIFIED
+}
+
+func (x *GuardTrip) GetReason() StopReason {
+	if x != nil {
+		return x.Reason
+	}
+	return StopReason_STOP_REASON_UNSPECIFIED
+}
+
+func (x *GuardTrip) GetObserved() string {
+	if x != nil {
+		return x.Observed
+	}
+	return ""
+}
+
+func (x *GuardTrip) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *GuardTrip) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *GuardTrip) GetIteration() int32 {
+	if x != nil {
+		return x.Iteration
+	}
+	return 0
+}
+
+func (x *GuardTrip) GetEvidence() []*Evidence {
+	if x != nil {
+		return x.Evidence
+	}
+	return nil
+}
+
+func (x *GuardTrip) GetGauges() []*GuardGauge {
+	if x != nil {
+		return x.Gauges
+	}
+	return nil
+}
+
+func (x *GuardTrip) GetLimitField() string {
+	if x != nil {
+		return x.LimitField
+	}
+	return ""
+}
+
+func (x *GuardTrip) GetAdvice() string {
+	if x != nil {
+		return x.Advice
+	}
+	return ""
+}
+
+func (x *GuardTrip) GetFalsePositive() bool {
+	if x != nil {
+		return x.FalsePositive
+	}
+	return false
+}
+
+// GuardGauge is what one guard measures, against what it allows.
+type GuardGauge struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the guard.
+	Guard string `protobuf:"bytes,1,opt,name=guard,proto3" json:"guard,omitempty"`
+	// What was measured, in unit.
+	Observed float64 `protobuf:"fixed64,2,opt,name=observed,proto3" json:"observed,omitempty"`
+	// What it may be at most, in unit.
+	Limit float64 `protobuf:"fixed64,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// "USD", "tokens", "s", "iterations", "calls" and the like.
+	Unit          string `protobuf:"bytes,4,opt,name=unit,proto3" json:"unit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GuardGauge) Reset() {
+	*x = GuardGauge{}
+	mi := &file_loopd_v1_run_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GuardGauge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GuardGauge) ProtoMessage() {}
+
+func (x *GuardGauge) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GuardGauge.ProtoReflect.Descriptor instead.
+func (*GuardGauge) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GuardGauge) GetGuard() string {
+	if x != nil {
+		return x.Guard
+	}
+	return ""
+}
+
+func (x *GuardGauge) GetObserved() float64 {
+	if x != nil {
+		return x.Observed
+	}
+	return 0
+}
+
+func (x *GuardGauge) GetLimit() float64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *GuardGauge) GetUnit() string {
+	if x != nil {
+		return x.Unit
+	}
+	return ""
+}
+
 // RequiredAction is something that somebody must do before a run goes on.
 type RequiredAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1072,14 +1417,18 @@ type RequiredAction struct {
 	// Why a person is asked: the effect, or the condition that holds. Only with KIND_APPROVE and KIND_ANSWER, and not in lists of runs.
 	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The approval or the question, "approvals/{approval}". Only with KIND_APPROVE and KIND_ANSWER.
-	Approval      string `protobuf:"bytes,9,opt,name=approval,proto3" json:"approval,omitempty"`
+	Approval string `protobuf:"bytes,9,opt,name=approval,proto3" json:"approval,omitempty"`
+	// The guard that paused the run. Only with KIND_RAISE.
+	Guard string `protobuf:"bytes,10,opt,name=guard,proto3" json:"guard,omitempty"`
+	// The field of Limits to raise. Empty: a word for the model is enough. Only with KIND_RAISE.
+	LimitField    string `protobuf:"bytes,11,opt,name=limit_field,json=limitField,proto3" json:"limit_field,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RequiredAction) Reset() {
 	*x = RequiredAction{}
-	mi := &file_loopd_v1_run_proto_msgTypes[5]
+	mi := &file_loopd_v1_run_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1440,7 @@ func (x *RequiredAction) String() string {
 func (*RequiredAction) ProtoMessage() {}
 
 func (x *RequiredAction) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_proto_msgTypes[5]
+	mi := &file_loopd_v1_run_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1453,7 @@ func (x *RequiredAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequiredAction.ProtoReflect.Descriptor instead.
 func (*RequiredAction) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_proto_rawDescGZIP(), []int{5}
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RequiredAction) GetKind() RequiredAction_Kind {
@@ -1170,11 +1519,25 @@ func (x *RequiredAction) GetApproval() string {
 	return ""
 }
 
+func (x *RequiredAction) GetGuard() string {
+	if x != nil {
+		return x.Guard
+	}
+	return ""
+}
+
+func (x *RequiredAction) GetLimitField() string {
+	if x != nil {
+		return x.LimitField
+	}
+	return ""
+}
+
 var File_loopd_v1_run_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x12loopd/v1/run.proto\x12\bloopd.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/limits.proto\x1a\x13loopd/v1/tool.proto\x1a\x18loopd/v1/tool_call.proto\"\xb3\v\n" +
+	"\x12loopd/v1/run.proto\x12\bloopd.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/limits.proto\x1a\x13loopd/v1/tool.proto\x1a\x18loopd/v1/tool_call.proto\"\x97\f\n" +
 	"\x03Run\x12\x18\n" +
 	"\x04name\x18\x01 \x01(\tB\x04\xe2A\x01\bR\x04name\x12\x1a\n" +
 	"\x05agent\x18\x02 \x01(\tB\x04\xe2A\x01\x03R\x05agent\x12)\n" +
@@ -1216,7 +1579,9 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\vparent_call\x18\x1d \x01(\tB\x04\xe2A\x01\x03R\n" +
 	"parentCall\x12\x18\n" +
 	"\x04root\x18\x1e \x01(\tB\x04\xe2A\x01\x03R\x04root\x12\x1a\n" +
-	"\x05depth\x18\x1f \x01(\x05B\x04\xe2A\x01\x03R\x05depth\x1a9\n" +
+	"\x05depth\x18\x1f \x01(\x05B\x04\xe2A\x01\x03R\x05depth\x121\n" +
+	"\x11answer_unverified\x18  \x01(\bB\x04\xe2A\x01\x03R\x10answerUnverified\x12/\n" +
+	"\x05trips\x18! \x03(\v2\x13.loopd.v1.GuardTripB\x04\xe2A\x01\x03R\x05trips\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:)\xeaA&\n" +
@@ -1254,7 +1619,31 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x06result\x18\x06 \x01(\tR\x06result\x12\x1f\n" +
 	"\vresult_hash\x18\a \x01(\tR\n" +
 	"resultHash\x12\x12\n" +
-	"\x04note\x18\b \x01(\tR\x04note\"\xb0\x03\n" +
+	"\x04note\x18\b \x01(\tR\x04note\"\x81\x04\n" +
+	"\tGuardTrip\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x03R\x03seq\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
+	"\x05guard\x18\x03 \x01(\tR\x05guard\x12\x14\n" +
+	"\x05phase\x18\x04 \x01(\tR\x05phase\x120\n" +
+	"\averdict\x18\x05 \x01(\x0e2\x16.loopd.v1.GuardVerdictR\averdict\x12,\n" +
+	"\x06reason\x18\x06 \x01(\x0e2\x14.loopd.v1.StopReasonR\x06reason\x12\x1a\n" +
+	"\bobserved\x18\a \x01(\tR\bobserved\x12\x14\n" +
+	"\x05limit\x18\b \x01(\tR\x05limit\x12\x18\n" +
+	"\amessage\x18\t \x01(\tR\amessage\x12\x1c\n" +
+	"\titeration\x18\n" +
+	" \x01(\x05R\titeration\x12.\n" +
+	"\bevidence\x18\v \x03(\v2\x12.loopd.v1.EvidenceR\bevidence\x12,\n" +
+	"\x06gauges\x18\f \x03(\v2\x14.loopd.v1.GuardGaugeR\x06gauges\x12\x1f\n" +
+	"\vlimit_field\x18\r \x01(\tR\n" +
+	"limitField\x12\x16\n" +
+	"\x06advice\x18\x0e \x01(\tR\x06advice\x12%\n" +
+	"\x0efalse_positive\x18\x0f \x01(\bR\rfalsePositive\"h\n" +
+	"\n" +
+	"GuardGauge\x12\x14\n" +
+	"\x05guard\x18\x01 \x01(\tR\x05guard\x12\x1a\n" +
+	"\bobserved\x18\x02 \x01(\x01R\bobserved\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x01R\x05limit\x12\x12\n" +
+	"\x04unit\x18\x04 \x01(\tR\x04unit\"\xf7\x03\n" +
 	"\x0eRequiredAction\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.loopd.v1.RequiredAction.KindR\x04kind\x12\x1b\n" +
 	"\ttool_call\x18\x02 \x01(\tR\btoolCall\x12\x12\n" +
@@ -1264,13 +1653,19 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\bdeadline\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x18\n" +
 	"\aattempt\x18\a \x01(\x05R\aattempt\x12\x16\n" +
 	"\x06reason\x18\b \x01(\tR\x06reason\x12\x1a\n" +
-	"\bapproval\x18\t \x01(\tR\bapproval\"b\n" +
+	"\bapproval\x18\t \x01(\tR\bapproval\x12\x14\n" +
+	"\x05guard\x18\n" +
+	" \x01(\tR\x05guard\x12\x1f\n" +
+	"\vlimit_field\x18\v \x01(\tR\n" +
+	"limitField\"r\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_APPROVE\x10\x01\x12\x10\n" +
 	"\fKIND_RESOLVE\x10\x02\x12\x0f\n" +
 	"\vKIND_SUBMIT\x10\x03\x12\x0f\n" +
-	"\vKIND_ANSWER\x10\x04*\x80\x02\n" +
+	"\vKIND_ANSWER\x10\x04\x12\x0e\n" +
+	"\n" +
+	"KIND_RAISE\x10\x05*\x80\x02\n" +
 	"\bRunState\x12\x19\n" +
 	"\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10RUN_STATE_QUEUED\x10\x01\x12\x15\n" +
@@ -1281,7 +1676,7 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x13RUN_STATE_SUCCEEDED\x10\x06\x12\x15\n" +
 	"\x11RUN_STATE_STOPPED\x10\a\x12\x14\n" +
 	"\x10RUN_STATE_FAILED\x10\b\x12\x17\n" +
-	"\x13RUN_STATE_CANCELLED\x10\t*\x96\b\n" +
+	"\x13RUN_STATE_CANCELLED\x10\t*\x93\t\n" +
 	"\n" +
 	"StopReason\x12\x1b\n" +
 	"\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
@@ -1305,8 +1700,8 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x1aSTOP_REASON_EMPTY_RESPONSE\x10\x11\x12\x1a\n" +
 	"\x16STOP_REASON_PAUSE_LOOP\x10\x12\x12\x17\n" +
 	"\x13STOP_REASON_REFUSAL\x10\x13\x12#\n" +
-	"\x1fSTOP_REASON_UNKNOWN_STOP_REASON\x10\x14\x12!\n" +
-	"\x1dSTOP_REASON_VALIDATION_FAILED\x10\x15\x12#\n" +
+	"\x1fSTOP_REASON_UNKNOWN_STOP_REASON\x10\x14\x12\x1e\n" +
+	"\x1aSTOP_REASON_OUTPUT_INVALID\x10\x15\x12#\n" +
 	"\x1fSTOP_REASON_IN_DOUBT_UNRESOLVED\x10\x16\x12\x1e\n" +
 	"\x1aSTOP_REASON_PROVIDER_ERROR\x10\x17\x12$\n" +
 	" STOP_REASON_PROVIDER_UNAVAILABLE\x10\x18\x12\"\n" +
@@ -1318,7 +1713,17 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x1bSTOP_REASON_FREQUENT_REPEAT\x10\x1e\x12\x1e\n" +
 	"\x1aSTOP_REASON_NEAR_DUPLICATE\x10\x1f\x12\x1a\n" +
 	"\x16STOP_REASON_NO_NOVELTY\x10 \x12\x19\n" +
-	"\x15STOP_REASON_MONOLOGUE\x10!B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x15STOP_REASON_MONOLOGUE\x10!\x12\x19\n" +
+	"\x15STOP_REASON_TEXT_LOOP\x10\"\x12 \n" +
+	"\x1cSTOP_REASON_COMPACTION_STUCK\x10#\x12!\n" +
+	"\x1dSTOP_REASON_CHECKPOINT_FAILED\x10$\x12\x1e\n" +
+	"\x1aSTOP_REASON_ACCOUNT_BUDGET\x10%*\x95\x01\n" +
+	"\fGuardVerdict\x12\x1d\n" +
+	"\x19GUARD_VERDICT_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13GUARD_VERDICT_NUDGE\x10\x01\x12\x1c\n" +
+	"\x18GUARD_VERDICT_FINAL_TURN\x10\x02\x12\x17\n" +
+	"\x13GUARD_VERDICT_PAUSE\x10\x03\x12\x16\n" +
+	"\x12GUARD_VERDICT_STOP\x10\x04B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_run_proto_rawDescOnce sync.Once
@@ -1332,49 +1737,58 @@ func file_loopd_v1_run_proto_rawDescGZIP() []byte {
 	return file_loopd_v1_run_proto_rawDescData
 }
 
-var file_loopd_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_loopd_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_loopd_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_loopd_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_loopd_v1_run_proto_goTypes = []any{
 	(RunState)(0),                 // 0: loopd.v1.RunState
 	(StopReason)(0),               // 1: loopd.v1.StopReason
-	(RequiredAction_Kind)(0),      // 2: loopd.v1.RequiredAction.Kind
-	(*Run)(nil),                   // 3: loopd.v1.Run
-	(*SideEffect)(nil),            // 4: loopd.v1.SideEffect
-	(*Usage)(nil),                 // 5: loopd.v1.Usage
-	(*Stop)(nil),                  // 6: loopd.v1.Stop
-	(*Evidence)(nil),              // 7: loopd.v1.Evidence
-	(*RequiredAction)(nil),        // 8: loopd.v1.RequiredAction
-	nil,                           // 9: loopd.v1.Run.LabelsEntry
-	(*Limits)(nil),                // 10: loopd.v1.Limits
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 12: google.protobuf.Struct
-	(Effect)(0),                   // 13: loopd.v1.Effect
-	(ToolCallState)(0),            // 14: loopd.v1.ToolCallState
+	(GuardVerdict)(0),             // 2: loopd.v1.GuardVerdict
+	(RequiredAction_Kind)(0),      // 3: loopd.v1.RequiredAction.Kind
+	(*Run)(nil),                   // 4: loopd.v1.Run
+	(*SideEffect)(nil),            // 5: loopd.v1.SideEffect
+	(*Usage)(nil),                 // 6: loopd.v1.Usage
+	(*Stop)(nil),                  // 7: loopd.v1.Stop
+	(*Evidence)(nil),              // 8: loopd.v1.Evidence
+	(*GuardTrip)(nil),             // 9: loopd.v1.GuardTrip
+	(*GuardGauge)(nil),            // 10: loopd.v1.GuardGauge
+	(*RequiredAction)(nil),        // 11: loopd.v1.RequiredAction
+	nil,                           // 12: loopd.v1.Run.LabelsEntry
+	(*Limits)(nil),                // 13: loopd.v1.Limits
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),       // 15: google.protobuf.Struct
+	(Effect)(0),                   // 16: loopd.v1.Effect
+	(ToolCallState)(0),            // 17: loopd.v1.ToolCallState
 }
 var file_loopd_v1_run_proto_depIdxs = []int32{
 	0,  // 0: loopd.v1.Run.state:type_name -> loopd.v1.RunState
-	10, // 1: loopd.v1.Run.limits:type_name -> loopd.v1.Limits
-	9,  // 2: loopd.v1.Run.labels:type_name -> loopd.v1.Run.LabelsEntry
-	11, // 3: loopd.v1.Run.create_time:type_name -> google.protobuf.Timestamp
-	11, // 4: loopd.v1.Run.start_time:type_name -> google.protobuf.Timestamp
-	11, // 5: loopd.v1.Run.end_time:type_name -> google.protobuf.Timestamp
-	11, // 6: loopd.v1.Run.wait_until:type_name -> google.protobuf.Timestamp
-	5,  // 7: loopd.v1.Run.usage:type_name -> loopd.v1.Usage
-	12, // 8: loopd.v1.Run.answer_json:type_name -> google.protobuf.Struct
-	6,  // 9: loopd.v1.Run.stop:type_name -> loopd.v1.Stop
-	8,  // 10: loopd.v1.Run.required_actions:type_name -> loopd.v1.RequiredAction
-	4,  // 11: loopd.v1.Run.side_effects:type_name -> loopd.v1.SideEffect
-	13, // 12: loopd.v1.SideEffect.effect:type_name -> loopd.v1.Effect
-	14, // 13: loopd.v1.SideEffect.state:type_name -> loopd.v1.ToolCallState
-	1,  // 14: loopd.v1.Stop.reason:type_name -> loopd.v1.StopReason
-	7,  // 15: loopd.v1.Stop.evidence:type_name -> loopd.v1.Evidence
-	2,  // 16: loopd.v1.RequiredAction.kind:type_name -> loopd.v1.RequiredAction.Kind
-	11, // 17: loopd.v1.RequiredAction.deadline:type_name -> google.protobuf.Timestamp
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	13, // 1: loopd.v1.Run.limits:type_name -> loopd.v1.Limits
+	12, // 2: loopd.v1.Run.labels:type_name -> loopd.v1.Run.LabelsEntry
+	14, // 3: loopd.v1.Run.create_time:type_name -> google.protobuf.Timestamp
+	14, // 4: loopd.v1.Run.start_time:type_name -> google.protobuf.Timestamp
+	14, // 5: loopd.v1.Run.end_time:type_name -> google.protobuf.Timestamp
+	14, // 6: loopd.v1.Run.wait_until:type_name -> google.protobuf.Timestamp
+	6,  // 7: loopd.v1.Run.usage:type_name -> loopd.v1.Usage
+	15, // 8: loopd.v1.Run.answer_json:type_name -> google.protobuf.Struct
+	7,  // 9: loopd.v1.Run.stop:type_name -> loopd.v1.Stop
+	11, // 10: loopd.v1.Run.required_actions:type_name -> loopd.v1.RequiredAction
+	5,  // 11: loopd.v1.Run.side_effects:type_name -> loopd.v1.SideEffect
+	9,  // 12: loopd.v1.Run.trips:type_name -> loopd.v1.GuardTrip
+	16, // 13: loopd.v1.SideEffect.effect:type_name -> loopd.v1.Effect
+	17, // 14: loopd.v1.SideEffect.state:type_name -> loopd.v1.ToolCallState
+	1,  // 15: loopd.v1.Stop.reason:type_name -> loopd.v1.StopReason
+	8,  // 16: loopd.v1.Stop.evidence:type_name -> loopd.v1.Evidence
+	14, // 17: loopd.v1.GuardTrip.time:type_name -> google.protobuf.Timestamp
+	2,  // 18: loopd.v1.GuardTrip.verdict:type_name -> loopd.v1.GuardVerdict
+	1,  // 19: loopd.v1.GuardTrip.reason:type_name -> loopd.v1.StopReason
+	8,  // 20: loopd.v1.GuardTrip.evidence:type_name -> loopd.v1.Evidence
+	10, // 21: loopd.v1.GuardTrip.gauges:type_name -> loopd.v1.GuardGauge
+	3,  // 22: loopd.v1.RequiredAction.kind:type_name -> loopd.v1.RequiredAction.Kind
+	14, // 23: loopd.v1.RequiredAction.deadline:type_name -> google.protobuf.Timestamp
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_run_proto_init() }
@@ -1390,8 +1804,8 @@ func file_loopd_v1_run_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_run_proto_rawDesc), len(file_loopd_v1_run_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   7,
+			NumEnums:      4,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
