@@ -78,7 +78,6 @@ func (s *State) settleLost(now time.Time) Action {
 // endOfPatience ends runs that were cancelled, that keep killing their workers,
 // or that are too old.
 func (s *State) endOfPatience(now time.Time) Action {
-	l := s.spec.Limits
 	switch {
 	case s.cancel != nil:
 		if a := s.unwind(now, "the run that started it was cancelled"); a != nil {
@@ -97,16 +96,26 @@ func (s *State) endOfPatience(now time.Time) Action {
 			Reason: RecoveryExhausted, Observed: fmt.Sprint(s.tenure.recoveries), Limit: fmt.Sprint(maxRecoveries),
 			Message: "the workers that drove this run died again and again without progress",
 		})
-	case now.Sub(s.createdAt) >= l.WallTime:
+	}
+	if t := s.tooOld(now); t != nil {
 		if a := s.unwind(now, "the run that started it is out of time"); a != nil {
 			return a
 		}
-		return s.stopOn(Tripped{
-			Guard: "wall_time", Reason: WallTime, Observed: now.Sub(s.createdAt).Round(time.Second).String(), Limit: l.WallTime.String(),
-			Message: "the run is older than it may get, waits included",
-		})
+		return s.stopOn(*t)
 	}
 	return nil
+}
+
+// tooOld is the trip of a run that has outlived its wall time, or nil.
+func (s *State) tooOld(now time.Time) *Tripped {
+	age, limit := now.Sub(s.createdAt), s.spec.Limits.WallTime
+	if age < limit {
+		return nil
+	}
+	return &Tripped{
+		Guard: "wall_time", Verdict: VerdictStop, Reason: WallTime, Observed: age.Round(time.Second).String(), Limit: limit.String(),
+		Message: "the run is older than it may get, waits included",
+	}
 }
 
 // nextCalls works on the calls of the last answer that have no result yet:
