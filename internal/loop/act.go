@@ -26,7 +26,7 @@ func CheckActs(acts map[string]Verdict) []*ActError {
 		case !known:
 			faults = append(faults, &ActError{name, "there is no such guard; the closest: " + strings.Join(closest(name, guardNames()), ", ")})
 		case len(info.Acts) == 0:
-			faults = append(faults, &ActError{name, "what it does is set elsewhere: " + info.Advice})
+			faults = append(faults, &ActError{name, "the budget says what it does, not an agent: leave it out"})
 		case !slices.Contains(info.Acts, acts[name]):
 			faults = append(faults, &ActError{name, fmt.Sprintf("it cannot be %s: use %s", apiVerdict(acts[name]), orList(info.Acts))})
 		}

@@ -110,7 +110,7 @@ func (g *gate) judgePlanned(c *call) {
 	case g.s.calls.started+begun >= l.ToolCalls: // what is asked for may be approved
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: the run may make %d tool calls and has made them.", l.ToolCalls))
 	case c.spec.MaxCalls > 0 && g.s.calls.startedOf(c.Call.Name)+g.begunOf(c.Call.Name) >= c.spec.MaxCalls:
-		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: %s may be called %d times in a run, and has been. Go on with what you have.", c.Call.Name, c.spec.MaxCalls))
+		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: calls to %s are capped at %d in a run, and the cap is reached. Go on with what you have.", c.Call.Name, c.spec.MaxCalls))
 	case begun >= l.CallsPerAnswer:
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: one answer may make %d tool calls. Make the rest later, if still needed.", l.CallsPerAnswer))
 	case !c.Effect.Repeatable() && twin != nil:

@@ -22,7 +22,7 @@ type GuardInfo struct {
 	// Empty: its limit is fixed, or no number.
 	Fields []string
 	// Acts are what an agent may have it do when it would end the run. Empty: that is
-	// set elsewhere.
+	// for the budget to say whose guard it is.
 	Acts []Verdict
 	// Advice is what to change so that it does not trip again, for people.
 	Advice string
@@ -90,7 +90,7 @@ func answerGuards() []GuardInfo {
 	stop := []Verdict{VerdictStop}
 	return []GuardInfo{
 		{"wall_time", BeforeModel, []string{"max_wall_time"}, stop, "See what the run waited for: decide sooner, or raise max_wall_time."},
-		{"account", BeforeModel, nil, nil, "Raise the budget or wait until its window ends; the budget says what happens to a run that it has no room for."},
+		{"account", BeforeModel, nil, nil, "Raise the budget, or wait until its window ends."},
 		{"compaction", BeforeModel, []string{"max_compactions"}, stop, "Instructions, tools and the newest results alone fill the window: make them shorter, or choose a model with a larger window."},
 		{"refusal", AfterAnswer, nil, stop, "Read what was refused. If the request is legitimate, say so in the instructions, or give the agent a fallback model."},
 		{"truncated", AfterAnswer, nil, stop, "Raise answer_max_output_tokens, or have the agent write in smaller parts."},

@@ -32,7 +32,7 @@ type trace struct {
 	failed   bool
 	broke    bool // it failed, and not because it could not be sent as it was asked for
 	wrote    bool // it succeeded and may have changed something
-	reads    bool // its tool changes nothing
+	reads    bool // its tool, or the agent that was asked, changes nothing
 	pollable bool
 }
 
@@ -54,7 +54,7 @@ func footprintOf(iteration int, calls []*call) footprint {
 		f.invalid = f.invalid && invalid
 		f.pollable = f.pollable && c.spec.Pollable
 		f.waits = f.waits && (c.spec.Pollable || c.spec.Builtin == BuiltinWait)
-		ok, reads := c.Outcome == OutcomeOK, c.Effect == ReadOnly
+		ok, reads := c.Outcome == OutcomeOK, c.Effect == ReadOnly || c.child != nil && !c.child.changed
 		f.traces = append(f.traces, trace{
 			id: c.Call.ID, tool: c.Call.Name, ask: c.print, result: c.result,
 			ok: ok, failed: c.Outcome.Failed(), broke: c.Outcome.Failed() && !invalid, wrote: ok && !reads, reads: reads, pollable: c.spec.Pollable,
