@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -13,6 +14,8 @@ type child struct {
 	settled   bool
 	cancelled time.Time // when it was asked to end; zero: it was not
 	answer    string
+	changed   bool // it did something in the world, or may have
+	fruitful  bool // it changed something, or brought an answer that no run of its agent had brought before
 }
 
 // minChild is the least that a child run is started with, whatever its model costs.
@@ -63,6 +66,8 @@ func (g *gate) childRefusal(c *call, given grant, left time.Duration) string {
 		return fmt.Sprintf("%d child runs may be active at once", l.ActiveChildren)
 	case same >= maxSameChild:
 		return "the same was asked of this agent before; what came of it stands"
+	case g.s.calls.barrenVisits(c.Call.Name) >= maxBarrenVisits:
+		return "it was asked again and again and brought nothing new; go on with what you have, or ask somebody else"
 	case given.cost < min(leastCost(c), c.spec.Child.Spec.Limits.Cost) || given.tokens < 1 || given.calls < 1 || left < time.Second:
 		return "not enough money, tokens, model calls or time is left for a run of its own"
 	}
@@ -96,6 +101,9 @@ func (a grant) within(l Limits) grant {
 // maxSameChild is how often one task may be given to an agent: once more than
 // the first time, because the first may have failed by bad luck.
 const maxSameChild = 2
+
+// maxBarrenVisits is how often an agent may be come back to without anything new.
+const maxBarrenVisits = 2
 
 // childMargin is how long a child run is waited for that is out of time or was
 // asked to end: a call that changes the world is let end as what it truly is.
@@ -181,8 +189,41 @@ func (s *State) applyChildFinished(e ChildFinished, at time.Time) error {
 	content, cut := CutResult(childReport(e, effects), s.resultShare(c.spec))
 	c.Cut, c.Bytes = cut, int64(len(content))
 	c.close(outcome, content, digest("result", string(outcome), e.Answer), at)
+	c.child.changed = len(effects) > 0
+	c.child.fruitful = s.calls.bringsNews(c)
 	s.calls.touch(c)
 	return nil
+}
+
+// bringsNews reports whether a child run that has just ended brought what no run of
+// its agent had brought before: an answer, or anything that it did in the world.
+func (l *ledger) bringsNews(c *call) bool {
+	if c.child.changed || c.State != CallSucceeded {
+		return c.child.changed
+	}
+	return !slices.ContainsFunc(l.order, func(id string) bool {
+		other := l.byID[id]
+		return other != c && other.child != nil && other.Call.Name == c.Call.Name && other.result == c.result
+	})
+}
+
+// barrenVisits counts how often in a row an agent was come back to, and brought
+// nothing new. Its first run is no coming back.
+func (l *ledger) barrenVisits(agent string) int {
+	n, first := 0, true
+	for _, id := range l.order {
+		c := l.byID[id]
+		switch {
+		case c.child == nil || c.Call.Name != agent || !c.child.settled:
+			continue
+		case c.child.fruitful:
+			n = 0
+		case !first:
+			n++
+		}
+		first = false
+	}
+	return n
 }
 
 // settleChild frees the hold of a child run and books what it cost.

@@ -301,6 +301,9 @@ type Tripped struct {
 	Say       string     `json:"say,omitempty"` // text for the model, of nudges and final answers
 	// Until is when a pause ends by itself, as a wrap-up. Of a pause only.
 	Until time.Time `json:"until,omitzero"`
+	// Default is what the guard does by itself, where the agent has it do something
+	// else. A nudge with it is a trip that was only observed: see AgentSpec.Acts.
+	Default Verdict `json:"default,omitempty"`
 	// Gauges are what all guards saw at that moment.
 	Gauges []Gauge `json:"gauges,omitempty"`
 }

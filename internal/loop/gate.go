@@ -105,8 +105,12 @@ func (g *gate) judgePlanned(c *call) {
 		g.refuse(c, OutcomeSkipped, "The call did not run: the final answer was given beside it.")
 	case g.late:
 		g.refuse(c, OutcomeSkipped, c.neverAgain("the run is out of time"))
+	case g.s.iterations >= l.Iterations: // no later answer would read the result
+		g.refuse(c, OutcomeSkipped, c.neverAgain("the run may make no more iterations"))
 	case g.s.calls.started+begun >= l.ToolCalls: // what is asked for may be approved
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: the run may make %d tool calls and has made them.", l.ToolCalls))
+	case c.spec.MaxCalls > 0 && g.s.calls.startedOf(c.Call.Name)+g.begunOf(c.Call.Name) >= c.spec.MaxCalls:
+		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: calls to %s are capped at %d in a run, and the cap is reached. Go on with what you have.", c.Call.Name, c.spec.MaxCalls))
 	case begun >= l.CallsPerAnswer:
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: one answer may make %d tool calls. Make the rest later, if still needed.", l.CallsPerAnswer))
 	case !c.Effect.Repeatable() && twin != nil:
@@ -114,6 +118,28 @@ func (g *gate) judgePlanned(c *call) {
 	default:
 		g.judgeApproval(c)
 	}
+}
+
+// begunOf counts the calls of a tool that this batch begins, or asks approval for.
+func (g *gate) begunOf(tool string) int {
+	n := 0
+	count := func(id string) {
+		if g.s.calls.byID[id].Call.Name == tool {
+			n++
+		}
+	}
+	for _, send := range g.sends {
+		count(send.Call.ID)
+	}
+	for _, b := range slices.Concat(g.asked, g.handed) {
+		switch b := b.(type) {
+		case ApprovalRequested:
+			count(b.CallID)
+		case CallHandedOut:
+			count(b.CallID)
+		}
+	}
+	return n
 }
 
 // judgeApproval asks a person, refuses what a person has refused before, or
@@ -205,16 +231,24 @@ func duplicate(twin *call) string {
 
 // unknownTool tells the model which tools come closest.
 func unknownTool(name string, tools []ToolSpec) string {
-	names, away := make([]string, 0, len(tools)), make(map[string]int, len(tools))
+	names := make([]string, 0, len(tools))
 	for _, t := range tools {
 		names = append(names, t.Name)
-		away[t.Name] = distance(name, t.Name)
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return away[a] - away[b] })
 	if len(names) == 0 {
 		return "There is no tool " + excerpt(name, 64) + ": this agent has no tools. Answer in text."
 	}
-	return fmt.Sprintf("There is no tool %q. The closest: %s.", excerpt(name, 64), strings.Join(names[:min(3, len(names))], ", "))
+	return fmt.Sprintf("There is no tool %q. The closest: %s.", excerpt(name, 64), strings.Join(closest(name, names), ", "))
+}
+
+// closest are the three names that look most like one.
+func closest(name string, names []string) []string {
+	away := make(map[string]int, len(names))
+	for _, n := range names {
+		away[n] = distance(name, n)
+	}
+	names = slices.SortedStableFunc(slices.Values(names), func(a, b string) int { return away[a] - away[b] })
+	return names[:min(3, len(names))]
 }
 
 // distance is the Levenshtein distance of two tool names, on their first 64 bytes.

@@ -1,6 +1,9 @@
 package loop
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Verdict is a guard's answer.
 type Verdict string
@@ -21,67 +24,96 @@ type moment struct {
 	now  time.Time
 }
 
-// guard is a pure rule over the folded state, asked before every model call. It
-// returns nil or the trip that it wants. To add one, write guard_NAME.go and put
-// it into the list below.
-type guard func(moment) *Tripped
+// guard is a pure rule over the folded state, asked before every model call. To
+// add one, write guard_NAME.go and put it into the list below and into Guards.
+type guard struct {
+	name  string
+	judge func(moment) *Tripped // nil, or the trip that it wants
+	gauge func(moment) Gauge    // what it measures; the zero Gauge: nothing, it is off
+}
 
 // guards is the set, in order of precedence: the first that wants to end the
-// run gives the reason.
+// run gives the reason. Hard budgets come first, dearest first; then the guards
+// that look for progress, and last those that count errors.
 func guards() []guard {
 	return []guard{
-		guardDeadline,
-		guardModelCalls,
-		guardBudget, // cost and tokens, as found by the plan
-		guardIterations,
-		guardContext,
-		guardToolCalls,
-		guardRepeat,
-		guardSameCall,
-		guardCycle,
-		guardFrequency,
-		guardNearDuplicate,
-		guardNovelty,
-		guardMonologue,
-		guardInvalid,
-		guardCallErrors,
-		guardToolErrors,
-		guardErrors,
+		{"deadline", guardDeadline, gaugeDeadline},
+		{"cost", guardCost, gaugeCost},
+		{"tokens", guardTokens, gaugeTokens},
+		{"model_calls", guardModelCalls, gaugeModelCalls},
+		{"iterations", guardIterations, gaugeIterations},
+		{"context", guardContext, gaugeContext},
+		{"tool_calls", guardToolCalls, gaugeToolCalls},
+		{"repeat", guardRepeat, gaugeRepeat},
+		{"same_call", guardSameCall, gaugeSameCall},
+		{"cycle", guardCycle, gaugeCycle},
+		{"frequency", guardFrequency, gaugeFrequency},
+		{"near_duplicate", guardNearDuplicate, gaugeNearDuplicate},
+		{"novelty", guardNovelty, gaugeNovelty},
+		{"monologue", guardMonologue, gaugeMonologue},
+		{"invalid_calls", guardInvalid, gaugeInvalid},
+		{"call_errors", guardCallErrors, gaugeCallErrors},
+		{"tool_errors", guardToolErrors, gaugeToolErrors},
+		{"errors", guardErrors, gaugeErrors},
 	}
 }
 
 // maxNudges bounds the nudges of one run: more of them are noise.
 const maxNudges = 3
 
-// trip asks every guard and returns what they want, the strictest precedence
-// first: those that end the run before those that only nudge.
+// trip asks every guard and returns what they want. If any ends the run, those
+// that do come first, in order of precedence, and the first of them is acted on.
 func (s *State) trip(p plan, now time.Time) []Tripped {
-	var ending, nudges []Tripped
+	var ending, telling []Tripped
 	for _, g := range guards() {
-		t := g(moment{s, p, now})
+		t := g.judge(moment{s, p, now})
 		if t == nil {
 			continue
 		}
 		t.Iteration = s.iterations
-		if s.toldOfProgress(*t, nudges) {
-			continue
-		}
 		if t.Verdict == VerdictNudge {
-			if s.mayNudge(t.Guard) {
-				nudges = append(nudges, *t)
+			if s.mayNudge(*t, telling) {
+				telling = append(telling, *t)
 			}
 			continue
 		}
-		if t.Verdict == VerdictFinalTurn && !s.wrapsUp() {
-			t.Verdict = VerdictStop
+		switch s.act(t); {
+		case t.Verdict != VerdictNudge:
+			t.Say = ""
+			ending = append(ending, *t)
+		case !s.observed(*t):
+			if s.nudged(t.Guard, t.begin()) || !s.mayNudge(*t, telling) {
+				t.Say = ""
+			}
+			telling = append(telling, *t)
 		}
-		ending = append(ending, *t)
 	}
 	if len(ending) == 0 {
-		return nudges
+		return telling
 	}
-	if ending[0].Verdict == VerdictFinalTurn {
+	return s.end(ending, telling)
+}
+
+// end makes the trips that end the run one record. The run acts on the first; what
+// else would only be told goes untold, but what is observed is kept.
+func (s *State) end(ending, telling []Tripped) []Tripped {
+	first := ending[0].Verdict
+	if first == VerdictPause { // what else ends the run trips again after the pause, if it still does
+		ending = ending[:1]
+	}
+	for i := range ending[1:] {
+		if t := &ending[1+i]; t.Verdict == VerdictPause { // nothing is waited for any more
+			t.Verdict, t.Default = first, ""
+		}
+	}
+	if first == VerdictFinalTurn {
 		ending[0].Say = finalWords
+	}
+	for _, t := range telling {
+		if t.Default != "" {
+			t.Say = ""
+			ending = append(ending, t)
+		}
 	}
 	return ending
 }
@@ -90,17 +122,25 @@ func (s *State) trip(p plan, now time.Time) []Tripped {
 // prompt cache has not seen.
 const finalWords = "This is your last answer: no more tools can be called. Give the best answer you can from what you have, say what is missing, and list what you have changed."
 
-// mayNudge reports whether a guard may nudge at this iteration.
-func (s *State) mayNudge(name string) bool {
+// mayNudge reports whether the model may be told now: a guard tells it once at an
+// iteration, the guards that look for progress once together, and all of them a few
+// times in a run.
+func (s *State) mayNudge(t Tripped, beside []Tripped) bool {
+	if s.toldOfProgress(t, beside) {
+		return false
+	}
 	n := 0
-	for _, t := range s.trips {
-		if t.Verdict != VerdictNudge {
+	for _, given := range slices.Concat(s.trips, beside) {
+		if !given.nudges() {
 			continue
 		}
-		if t.Guard == name && t.Iteration == s.iterations {
+		if given.Guard == t.Guard && given.Iteration == s.iterations {
 			return false
 		}
 		n++
 	}
 	return n < maxNudges
 }
+
+// nudges reports whether the model was told: not of what was only observed.
+func (t Tripped) nudges() bool { return t.Verdict == VerdictNudge && t.Say != "" }

@@ -6,8 +6,7 @@ import "fmt"
 // worse long before it is full. It works on the likely size, since the bound
 // that money is held for would stop runs four times too early.
 func guardContext(m moment) *Tripped {
-	window := m.chain.price().Window
-	size := m.inputEstimate() + min(m.plan.output, m.spec.Limits.FinalOutput)
+	size, window := m.window()
 	stopAt := m.spec.Limits.StopAt
 	t := &Tripped{
 		Guard: "context", Reason: ContextRot,
@@ -24,4 +23,15 @@ func guardContext(m moment) *Tripped {
 		return t
 	}
 	return nil
+}
+
+// window is how much of the model's context window the next request and its answer
+// are likely to fill.
+func (m moment) window() (size, window int64) {
+	return m.inputEstimate() + min(m.plan.output, m.spec.Limits.FinalOutput), m.chain.price().Window
+}
+
+func gaugeContext(m moment) Gauge {
+	size, window := m.window()
+	return gaugeShare(size, window, m.spec.Limits.StopAt, "of the window")
 }

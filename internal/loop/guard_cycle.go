@@ -37,34 +37,55 @@ const sayCycle = "You are going in circles: the same calls in the same order bri
 // cycle judges the cycle of period p that the run has been in since a footprint, if
 // it is in one.
 func (m moment) cycle(p, limit, since int) *Tripped {
-	n, waits := m.turning(p, since, func(f *footprint) string { return f.print })
-	if n == 0 {
-		return nil
-	}
-	if waits {
-		limit *= pollableFactor
-	}
-	end := p * limit
+	n, end := m.circles(p, limit, since)
 	tell := end - p
 	if p > shortPeriod {
-		end = p * max(2, limit-1)
 		tell = end - 1
 	}
 	from := len(m.prints) - n
-	t := &Tripped{
-		Guard: "cycle", Reason: Cycle, Observed: fmt.Sprintf("%d iterations in a cycle of %d", n, p), Limit: fmt.Sprint(end),
-		Message: fmt.Sprintf("the same %d iterations came %d times in the same order, with the same results", p, n/p),
-	}
+	t := &Tripped{Guard: "cycle", Reason: Cycle, Say: sayCycle}
 	switch {
+	case n == 0:
+		return nil
 	case n >= end:
 		t.Verdict = m.noProgress()
 	case n < tell || m.nudged(t.Guard, m.prints[from].iteration):
 		return nil
 	default:
-		t.Verdict, t.Say = VerdictNudge, sayCycle
+		t.Verdict = VerdictNudge
 	}
-	t.Evidence = m.proof(n)
+	t.Observed, t.Limit, t.Evidence = fmt.Sprintf("%d iterations in a cycle of %d", n, p), fmt.Sprint(end), m.proof(n)
+	t.Message = fmt.Sprintf("the same %d iterations came %d times in the same order, with the same results", p, n/p)
 	return t
+}
+
+// circles counts the iterations that the run has been in a cycle of period p, and
+// tells how many end it.
+func (m moment) circles(p, limit, since int) (n, end int) {
+	n, waits := m.turning(p, since, func(f *footprint) string { return f.print })
+	if waits {
+		limit *= pollableFactor
+	}
+	if p > shortPeriod {
+		return n, p * max(2, limit-1)
+	}
+	return n, p * limit
+}
+
+// gaugeCycle is the cycle that is nearest to its end; without any, the shortest.
+func gaugeCycle(m moment) Gauge {
+	var most Gauge
+	limit, since := m.spec.Limits.Cycles, m.history().since
+	if limit == 0 {
+		return most
+	}
+	for p := minPeriod; p <= maxPeriod; p++ {
+		n, end := m.circles(p, limit, since)
+		if g := gaugeCount(n, end, "iterations"); most.Unit == "" || g.Observed*most.Limit > most.Observed*g.Limit {
+			most = g
+		}
+	}
+	return most
 }
 
 // askingCycle tells a model once that it asks for the same things in turn. What

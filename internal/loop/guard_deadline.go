@@ -21,3 +21,5 @@ func guardDeadline(m moment) *Tripped {
 	}
 	return nil
 }
+
+func gaugeDeadline(m moment) Gauge { return gaugeTime(m.tenure.elapsed(m.now), m.spec.Limits.Deadline) }

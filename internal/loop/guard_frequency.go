@@ -14,17 +14,8 @@ func guardFrequency(m moment) *Tripped {
 	if limit == 0 || len(m.prints)-from < nudgeAt(limit) {
 		return nil
 	}
-	var most trace
-	n := 0
-	for _, t := range m.newest().traces {
-		if t.pollable {
-			continue
-		}
-		if k := m.times(from, t.again); k > n {
-			n, most = k, t
-		}
-	}
-	if n == 0 {
+	n, most := m.mostFrequent(from)
+	if n < nudgeAt(limit) {
 		return nil
 	}
 	return m.judge(Tripped{
@@ -35,12 +26,33 @@ func guardFrequency(m moment) *Tripped {
 	}, n, limit, from, func() []Evidence { return m.proofOf(from, most.again) })
 }
 
+// mostFrequent finds the newest call that came most often since footprint from.
+func (m moment) mostFrequent(from int) (n int, most trace) {
+	if from >= len(m.prints) {
+		return 0, most
+	}
+	for _, t := range m.newest().traces {
+		if t.pollable {
+			continue
+		}
+		if k := m.times(from, t.again); k > n {
+			n, most = k, t
+		}
+	}
+	return n, most
+}
+
+func gaugeFrequency(m moment) Gauge {
+	n, _ := m.mostFrequent(max(m.history().since, len(m.prints)-frequencyWindow))
+	return gaugeStreak(n, m.spec.Limits.FrequentRepeats, "iterations")
+}
+
 // again reports whether another call asks for the same and brings the same.
-func (t trace) again(other trace) bool { return t.ask == other.ask && t.result == other.result }
+func (t trace) again(other *trace) bool { return t.ask == other.ask && t.result == other.result }
 
 // times counts the footprints from i on with a call that matches: equal calls of
 // one answer are one attempt.
-func (s *State) times(i int, match func(trace) bool) int {
+func (s *State) times(i int, match func(*trace) bool) int {
 	n := 0
 	for ; i < len(s.prints); i++ {
 		if s.prints[i].any(match) {

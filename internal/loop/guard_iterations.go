@@ -7,7 +7,7 @@ import "fmt"
 func guardIterations(m moment) *Tripped {
 	limit := m.spec.Limits.Iterations
 	last := limit - 1 // the wrap-up is an iteration too
-	if !m.wrapsUp() {
+	if !m.wrapsUp() || m.wanted("iterations") == VerdictStop {
 		last = limit
 	}
 	t := &Tripped{
@@ -27,6 +27,10 @@ func guardIterations(m moment) *Tripped {
 	return nil
 }
 
+func gaugeIterations(m moment) Gauge {
+	return gaugeCount(m.iterations, m.spec.Limits.Iterations, "iterations")
+}
+
 // guardModelCalls counts every request sent, retries and child runs included. There is no
 // wrap-up for it: the wrap-up would be one more request.
 func guardModelCalls(m moment) *Tripped {
@@ -41,6 +45,10 @@ func guardModelCalls(m moment) *Tripped {
 	return nil
 }
 
+func gaugeModelCalls(m moment) Gauge {
+	return gaugeCount(m.spend.allCalls(), m.spec.Limits.ModelCalls, "calls")
+}
+
 // guardToolCalls wraps up when calls had to be refused because the run has made
 // as many as it may.
 func guardToolCalls(m moment) *Tripped {
@@ -53,4 +61,8 @@ func guardToolCalls(m moment) *Tripped {
 		Observed: fmt.Sprint(m.calls.started), Limit: fmt.Sprint(limit),
 		Message: "the run has made as many tool calls as it may",
 	}
+}
+
+func gaugeToolCalls(m moment) Gauge {
+	return gaugeCount(m.calls.started, m.spec.Limits.ToolCalls, "calls")
 }

@@ -21,20 +21,31 @@ func guardMonologue(m moment) *Tripped {
 	if n < nudgeAt(limit) {
 		return nil
 	}
-	t := &Tripped{
-		Guard: "monologue", Reason: Monologue, Observed: fmt.Sprintf("%d answers in the same words", n), Limit: fmt.Sprint(limit),
-		Message: "the model gave the same answer again and again, although it was sent back", Evidence: m.words(),
-	}
+	return m.speech(n, limit, from, Tripped{
+		Observed: fmt.Sprintf("%d answers in the same words", n), Limit: fmt.Sprint(limit),
+		Message: "the model gave the same answer again and again, although it was sent back",
+		Say:     "You have given this answer before, and it was not accepted. Do not give it again: change what was wrong, or use your tools.",
+	})
+}
+
+// speech makes the verdict on n answers in a row, the first of them of an iteration.
+func (m moment) speech(n, limit, from int, t Tripped) *Tripped {
+	t.Guard, t.Reason = "monologue", Monologue
 	switch {
 	case n >= limit:
 		t.Verdict = m.noProgress()
-		return t
-	case !m.nudged(t.Guard, from):
+	case m.nudged(t.Guard, from):
+		return nil
+	default:
 		t.Verdict = VerdictNudge
-		t.Say = "You have given this answer before, and it was not accepted. Do not give it again: change what was wrong, or use your tools."
-		return t
 	}
-	return nil
+	t.Evidence = m.words(from)
+	return &t
+}
+
+func gaugeMonologue(m moment) Gauge {
+	n, _ := m.talk.echoes()
+	return gaugeStreak(n, m.spec.Limits.Monologue, "answers")
 }
 
 // maxChants is how many answers in a row may chant; the first is told so.
@@ -46,27 +57,31 @@ func (m moment) chant() *Tripped {
 	if n == 0 {
 		return nil
 	}
-	t := &Tripped{
-		Guard: "monologue", Reason: Monologue, Observed: fmt.Sprintf("%d answers that repeat the same words to their end", n), Limit: fmt.Sprint(maxChants),
-		Message: "the model repeated the same words within its answer until the end", Evidence: m.words(),
-	}
-	switch {
-	case n >= maxChants:
-		t.Verdict = m.noProgress()
-		return t
-	case !m.nudged(t.Guard, from):
-		t.Verdict = VerdictNudge
-		t.Say = "Your last answer repeated the same words over and over. Say things once, and go on."
-		return t
-	}
-	return nil
+	return m.speech(n, maxChants, from, Tripped{
+		Observed: fmt.Sprintf("%d answers that repeat the same words to their end", n), Limit: fmt.Sprint(maxChants),
+		Message: "the model repeated the same words within its answer until the end",
+		Say:     "Your last answer repeated the same words over and over. Say things once, and go on.",
+	})
 }
 
-// words are the newest answer's end, for evidence.
-func (m moment) words() []Evidence {
-	text := m.talk.lastAssistantText()
-	return []Evidence{{Iteration: m.iterations, Note: strings.ToValidUTF8(text[max(0, len(text)-evidenceExcerpt):], "")}}
+// words are the ends of the answers since an iteration, for evidence.
+func (m moment) words(since int) []Evidence {
+	var ev []Evidence
+	for _, said := range m.talk.messages {
+		if said.Role != RoleAssistant || said.Iteration < since {
+			continue
+		}
+		text := said.Text()
+		ev = append(ev, Evidence{
+			Iteration: said.Iteration, Note: strings.ToValidUTF8(text[max(0, len(text)-evidenceExcerpt):], ""),
+			ResultHash: digest("answer", inOneLine(text))[:hashExcerpt],
+		})
+	}
+	return ev
 }
+
+// inOneLine is a text without what does not change what it says: case and space.
+func inOneLine(text string) string { return strings.ToLower(strings.Join(strings.Fields(text), " ")) }
 
 // echoes counts the newest answers that say the same without a call, each of them
 // followed by a word of a guard: the model was told to go on and did not. It also
@@ -82,7 +97,7 @@ func (t *transcript) echoes() (n, from int) {
 		if !told || answer.Role != RoleAssistant || len(answer.Calls()) > 0 {
 			break
 		}
-		said := strings.ToLower(strings.Join(strings.Fields(answer.Text()), " "))
+		said := inOneLine(answer.Text())
 		if n > 0 && said != text {
 			break
 		}

@@ -11,22 +11,12 @@ const nearWindow = 12
 // whatever is new anywhere begins the count anew. Changes that all answer "ok" are
 // work.
 func guardNearDuplicate(m moment) *Tripped {
-	limit := m.spec.Limits.NearDuplicates
-	from := max(m.history().novel, len(m.prints)-nearWindow, 0)
+	limit, from := m.spec.Limits.NearDuplicates, m.nearFrom()
 	if limit == 0 || len(m.prints)-from < nudgeAt(limit) {
 		return nil
 	}
-	var most trace
-	n := 0
-	for _, t := range m.newest().traces {
-		if t.pollable || !t.failed && (!t.ok || !t.reads) {
-			continue
-		}
-		if k := m.variations(from, t); k > n {
-			n, most = k, t
-		}
-	}
-	if n == 0 {
+	n, most := m.nearest(from)
+	if n < nudgeAt(limit) {
 		return nil
 	}
 	return m.judge(Tripped{
@@ -37,8 +27,33 @@ func guardNearDuplicate(m moment) *Tripped {
 	}, n, limit, from, func() []Evidence { return m.proofOf(from, most.sameResult) })
 }
 
+// nearFrom is the footprint from which on arguments are compared.
+func (m moment) nearFrom() int { return max(m.history().novel, len(m.prints)-nearWindow, 0) }
+
+// nearest finds the newest call whose result came for most other arguments since
+// footprint from.
+func (m moment) nearest(from int) (n int, most trace) {
+	if from >= len(m.prints) {
+		return 0, most
+	}
+	for _, t := range m.newest().traces {
+		if t.pollable || !t.failed && (!t.ok || !t.reads) {
+			continue
+		}
+		if k := m.variations(from, t); k > n {
+			n, most = k, t
+		}
+	}
+	return n, most
+}
+
+func gaugeNearDuplicate(m moment) Gauge {
+	n, _ := m.nearest(m.nearFrom())
+	return gaugeStreak(n, m.spec.Limits.NearDuplicates, "iterations")
+}
+
 // sameResult reports whether another call of the same tool brings the same.
-func (t trace) sameResult(other trace) bool { return t.tool == other.tool && t.result == other.result }
+func (t trace) sameResult(other *trace) bool { return t.tool == other.tool && t.result == other.result }
 
 // variations counts the footprints from i on in which the tool of t brought the
 // result of t for arguments that it had not been given before.
@@ -47,8 +62,8 @@ func (s *State) variations(i int, t trace) int {
 	seen := map[string]bool{}
 	for ; i < len(s.prints); i++ {
 		fresh := false
-		for _, other := range s.prints[i].traces {
-			if t.sameResult(other) && !seen[other.ask] {
+		for j := range s.prints[i].traces {
+			if other := &s.prints[i].traces[j]; t.sameResult(other) && !seen[other.ask] {
 				seen[other.ask], fresh = true, true
 			}
 		}

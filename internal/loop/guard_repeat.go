@@ -13,43 +13,63 @@ const sayRepeat = "You have made the same call and got the same result before. R
 // the same arguments that bring the same results. Same calls with changing
 // results are progress; three equal calls in one answer are one iteration.
 func guardRepeat(m moment) *Tripped {
-	last := m.newest()
-	if last == nil {
+	n, limit := m.repeats()
+	t := &Tripped{Guard: "repeat", Reason: RepeatCall, Say: sayRepeat}
+	switch {
+	case n >= limit:
+		t.Verdict = m.noProgress()
+	case n >= 2 && n == limit-1:
+		t.Verdict = VerdictNudge
+	default:
 		return nil
 	}
-	n := m.trailing(func(f footprint) bool { return f.print == last.print })
-	limit := m.spec.Limits.IdenticalIters
+	t.Observed, t.Limit, t.Evidence = fmt.Sprintf("%d equal iterations in a row", n), fmt.Sprint(limit), m.proof(n)
+	t.Message = fmt.Sprintf("the same call to %s brought the same result %d times in a row", m.newest().tool(), n)
+	return t
+}
+
+// repeats counts the iterations at the end that are all the same, and tells how
+// many there may be.
+func (m moment) repeats() (n, limit int) {
+	last, limit := m.newest(), m.spec.Limits.IdenticalIters
+	if last == nil {
+		return 0, limit
+	}
 	if last.pollable {
 		limit *= pollableFactor
 	}
-	t := &Tripped{
-		Guard: "repeat", Reason: RepeatCall, Observed: fmt.Sprintf("%d equal iterations in a row", n), Limit: fmt.Sprint(limit),
-		Message: fmt.Sprintf("the same call to %s brought the same result %d times in a row", last.evidence.Tool, n),
-	}
-	switch {
-	case n >= limit:
-		t.Verdict, t.Evidence = m.noProgress(), m.proof(n)
-		return t
-	case n >= 2 && n == limit-1:
-		t.Verdict, t.Evidence = VerdictNudge, m.proof(n)
-		t.Say = sayRepeat
-		return t
-	}
-	return nil
+	return m.trailing(func(f *footprint) bool { return f.print == last.print }), limit
+}
+
+func gaugeRepeat(m moment) Gauge {
+	n, limit := m.repeats()
+	return gaugeStreak(n, limit, "iterations")
 }
 
 // guardSameCall stops a run that asks the same again and again, whatever comes
 // back: a clock is never the same, and brings nothing. A tool that is there to be
 // polled may be.
 func guardSameCall(m moment) *Tripped {
-	last, limit := m.newest(), m.spec.Limits.SameCallIters
-	if limit == 0 || last == nil || last.pollable {
+	n, limit := m.sameCalls(), m.spec.Limits.SameCallIters
+	if limit == 0 || n < nudgeAt(limit) {
 		return nil
 	}
-	n := m.trailing(func(f footprint) bool { return f.asks == last.asks })
 	return m.judge(Tripped{
 		Guard: "same_call", Reason: RepeatCall, Observed: fmt.Sprintf("%d iterations with equal calls in a row", n), Limit: fmt.Sprint(limit),
-		Message: fmt.Sprintf("the same call to %s was made %d times in a row", last.evidence.Tool, n),
+		Message: fmt.Sprintf("the same call to %s was made %d times in a row", m.newest().tool(), n),
 		Say:     "You have made the same call again and again. If you wait for something, say so in your answer; else do something else, or answer with what you have.",
 	}, n, limit, len(m.prints)-n, func() []Evidence { return m.proof(n) })
+}
+
+// sameCalls counts the iterations at the end that ask for the same.
+func (m moment) sameCalls() int {
+	last := m.newest()
+	if last == nil || last.pollable {
+		return 0
+	}
+	return m.trailing(func(f *footprint) bool { return f.asks == last.asks })
+}
+
+func gaugeSameCall(m moment) Gauge {
+	return gaugeStreak(m.sameCalls(), m.spec.Limits.SameCallIters, "iterations")
 }

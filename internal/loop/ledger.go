@@ -87,6 +87,17 @@ func (l *ledger) open() []*call {
 	return calls
 }
 
+// startedOf counts the calls of a tool that were begun.
+func (l *ledger) startedOf(tool string) int {
+	n := 0
+	for _, id := range l.order {
+		if c := l.byID[id]; c.Call.Name == tool && c.Attempt > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // twin finds an earlier call with the same tool and arguments that may have
 // had, or had, an effect.
 func (l *ledger) twin(c *call) *call {

@@ -40,6 +40,11 @@ func (s *State) Next(now time.Time) (a Action) {
 	if s.finished != nil {
 		return Done{}
 	}
+	return s.withGauges(s.next(now), now)
+}
+
+// next is the first rule that wants something, or the next model call.
+func (s *State) next(now time.Time) Action {
 	for _, rule := range []func(time.Time) Action{
 		s.settleLost, s.endOfPatience, s.nextPause, s.nextCalls, s.nextCheckpoint, s.afterFailure, s.afterAnswer,
 	} {

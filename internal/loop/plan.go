@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -18,6 +19,8 @@ type plan struct {
 	hold    USD
 	reserve USD // besides the hold, for a wrap-up after it
 	refused *Tripped
+
+	noMoney, noTokens *Tripped // the reasons, each by itself
 }
 
 // The knobs that a plan may turn down when the budget gets tight, and how far.
@@ -56,6 +59,7 @@ func (s *State) planWork() plan {
 	}
 	p = s.fitTokens(p, final)
 	p = s.fitCost(p, final)
+	p.refused = cmp.Or(p.noMoney, p.noTokens)
 	p.hold = price.Bound(p.input, p.output)
 	return p
 }
@@ -81,8 +85,9 @@ func (s *State) fitTokens(p plan, final int64) plan {
 	if fits := room(p); fits < p.output {
 		p.output = fits
 	}
-	if p.output < min(minOutput, wanted) {
-		p.refused = &Tripped{
+	if least := min(minOutput, wanted); p.output < least {
+		p.output = least // so that the money can be judged all the same
+		p.noTokens = &Tripped{
 			Guard: "tokens", Verdict: VerdictFinalTurn, Reason: TokenBudget,
 			Observed: fmt.Sprintf("%d tokens used, next call reads up to %d", used.Total(), p.input),
 			Limit:    fmt.Sprintf("%d total, %d output", l.TotalTokens, l.OutputTokens),
@@ -96,9 +101,6 @@ func (s *State) fitTokens(p plan, final int64) plan {
 // The formula: free >= in*i + out*o + (in+out+results)*i + final*o, with i and o
 // the dearest rates that such a request can have.
 func (s *State) fitCost(p plan, final int64) plan {
-	if p.refused != nil {
-		return p
-	}
 	price := s.chain.price()
 	free := s.spec.Limits.Cost - s.spend.committed()
 	reserve := func(p plan) USD {
@@ -115,7 +117,7 @@ func (s *State) fitCost(p plan, final int64) plan {
 		p.output = max(minOutput, p.output/2)
 	}
 	if needed := worst(p); needed > free {
-		p.refused = &Tripped{
+		p.noMoney = &Tripped{
 			Guard: "cost", Verdict: VerdictFinalTurn, Reason: CostBudget,
 			Observed: fmt.Sprintf("%s USD spent, next call with its wrap-up could cost %s USD", s.spend.cost.Total(), needed),
 			Limit:    s.spec.Limits.Cost.String() + " USD",

@@ -1,6 +1,9 @@
 package loop
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // footprint is what one iteration with calls left behind, for the guards that
 // look for progress.
@@ -14,8 +17,10 @@ type footprint struct {
 	pollable  bool   // every call was of a pollable tool
 	waits     bool   // every call was of a pollable tool, or waited
 	traces    []trace
-	evidence  Evidence
 }
+
+// tool is the tool of the iteration's first call, for people.
+func (f *footprint) tool() string { return excerpt(f.traces[0].tool, evidenceExcerpt) }
 
 // trace is one call of an iteration, as it was when the iteration's last result
 // came.
@@ -27,7 +32,7 @@ type trace struct {
 	failed   bool
 	broke    bool // it failed, and not because it could not be sent as it was asked for
 	wrote    bool // it succeeded and may have changed something
-	reads    bool // its tool changes nothing
+	reads    bool // its tool, or the agent that was asked, changes nothing
 	pollable bool
 }
 
@@ -38,7 +43,7 @@ const evidenceExcerpt = 200
 func footprintOf(iteration int, calls []*call) footprint {
 	f := footprint{
 		iteration: iteration, failed: true, unknown: true, invalid: true, pollable: true, waits: true,
-		traces: make([]trace, 0, len(calls)), evidence: evidenceOf(iteration, calls[0]),
+		traces: make([]trace, 0, len(calls)),
 	}
 	pairs, asks := make([]string, 0, len(calls)), make([]string, 0, len(calls))
 	for _, c := range calls {
@@ -49,7 +54,7 @@ func footprintOf(iteration int, calls []*call) footprint {
 		f.invalid = f.invalid && invalid
 		f.pollable = f.pollable && c.spec.Pollable
 		f.waits = f.waits && (c.spec.Pollable || c.spec.Builtin == BuiltinWait)
-		ok, reads := c.Outcome == OutcomeOK, c.Effect == ReadOnly
+		ok, reads := c.Outcome == OutcomeOK, c.Effect == ReadOnly || c.child != nil && !c.child.changed
 		f.traces = append(f.traces, trace{
 			id: c.Call.ID, tool: c.Call.Name, ask: c.print, result: c.result,
 			ok: ok, failed: c.Outcome.Failed(), broke: c.Outcome.Failed() && !invalid, wrote: ok && !reads, reads: reads, pollable: c.spec.Pollable,
@@ -59,13 +64,19 @@ func footprintOf(iteration int, calls []*call) footprint {
 	return f
 }
 
-func evidenceOf(iteration int, c *call) Evidence {
+// evidenceOf puts a call side by side with others: as it was when the iteration's
+// last result came.
+func (s *State) evidenceOf(iteration int, t *trace) Evidence {
+	c := s.calls.byID[t.id]
 	return Evidence{
-		Iteration: iteration, CallID: c.Call.ID, Tool: excerpt(c.Call.Name, evidenceExcerpt),
-		Args: excerpt(c.Call.Args, evidenceExcerpt), ArgsHash: c.print[:12],
-		Result: excerpt(c.Result, evidenceExcerpt), ResultHash: c.result[:min(12, len(c.result))],
+		Iteration: iteration, CallID: t.id, Tool: excerpt(t.tool, evidenceExcerpt),
+		Args: excerpt(c.Call.Args, evidenceExcerpt), ArgsHash: t.ask[:hashExcerpt],
+		Result: excerpt(c.Result, evidenceExcerpt), ResultHash: t.result[:min(hashExcerpt, len(t.result))],
 	}
 }
+
+// hashExcerpt is how much of a fingerprint is shown: enough to compare by eye.
+const hashExcerpt = 12
 
 // history is what the guards know of all footprints together.
 type history struct {
@@ -128,41 +139,52 @@ func (s *State) newest() *footprint {
 }
 
 // trailing counts the footprints at the end, newest first, for which match holds.
-func (s *State) trailing(match func(footprint) bool) int {
+func (s *State) trailing(match func(*footprint) bool) int {
 	n := 0
-	for i := len(s.prints) - 1; i >= 0 && match(s.prints[i]); i-- {
+	for i := len(s.prints) - 1; i >= 0 && match(&s.prints[i]); i-- {
 		n++
 	}
 	return n
 }
 
-// proof collects the evidence of the last n footprints, oldest first.
+// maxEvidence bounds the calls that a trip lists, of many in each iteration.
+const maxEvidence = 48
+
+// proof lists the calls of the last n footprints, oldest first.
 func (s *State) proof(n int) []Evidence {
-	var ev []Evidence
-	for _, f := range s.prints[len(s.prints)-n:] {
-		ev = append(ev, f.evidence)
-	}
-	return ev
+	return s.proofOf(len(s.prints)-n, func(*trace) bool { return true })
 }
 
-// proofOf collects the evidence of those calls, one of each footprint from i on,
-// for which match holds.
-func (s *State) proofOf(i int, match func(trace) bool) []Evidence {
+// proofOf lists the calls of the footprints from i on for which match holds, oldest
+// first. Every footprint that has one is in it; what is left out is counted.
+func (s *State) proofOf(i int, match func(*trace) bool) []Evidence {
 	var ev []Evidence
+	each := max(1, maxEvidence/max(1, len(s.prints)-i))
 	for _, f := range s.prints[i:] {
-		for _, t := range f.traces {
-			if match(t) {
-				ev = append(ev, evidenceOf(f.iteration, s.calls.byID[t.id]))
-				break
+		n := 0
+		for j := range f.traces {
+			if !match(&f.traces[j]) {
+				continue
 			}
+			if n++; n <= each {
+				ev = append(ev, s.evidenceOf(f.iteration, &f.traces[j]))
+			}
+		}
+		if n > each {
+			ev[len(ev)-1].Note = fmt.Sprintf("and %d more calls of this iteration", n-each)
 		}
 	}
 	return ev
 }
 
 // any reports whether one of the iteration's calls matches.
-func (f *footprint) any(match func(trace) bool) bool {
-	return slices.ContainsFunc(f.traces, match)
+func (f *footprint) any(match func(*trace) bool) bool {
+	for i := range f.traces {
+		if match(&f.traces[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // nudgeAt is when the model is told, where the limit ends the run: at two thirds,
@@ -174,7 +196,7 @@ func nudgeAt(limit int) int { return max(2, limit*2/3) }
 func (m moment) judge(t Tripped, n, limit, from int, evidence func() []Evidence) *Tripped {
 	switch {
 	case n >= limit:
-		t.Verdict, t.Say = m.noProgress(), ""
+		t.Verdict = m.noProgress()
 	case n < nudgeAt(limit) || m.nudged(t.Guard, m.prints[from].iteration):
 		return nil
 	default:
@@ -187,7 +209,7 @@ func (m moment) judge(t Tripped, n, limit, from int, evidence func() []Evidence)
 // nudged reports whether a guard has nudged since an iteration.
 func (s *State) nudged(guard string, since int) bool {
 	for _, t := range s.trips {
-		if t.Guard == guard && t.Verdict == VerdictNudge && t.Iteration >= since {
+		if t.Guard == guard && t.nudges() && t.Iteration >= since {
 			return true
 		}
 	}
@@ -198,11 +220,11 @@ func (s *State) nudged(guard string, since int) bool {
 // this iteration and before or beside it: that the run gets nowhere. The model is
 // told so once, however many guards see it.
 func (s *State) toldOfProgress(t Tripped, beside []Tripped) bool {
-	if t.Verdict != VerdictNudge || !t.Reason.ofProgress() {
+	if !t.Reason.ofProgress() {
 		return false
 	}
 	told := func(given Tripped) bool {
-		return given.Verdict == VerdictNudge && given.Iteration == t.Iteration && given.Reason.ofProgress()
+		return given.nudges() && given.Iteration == t.Iteration && given.Reason.ofProgress()
 	}
 	return slices.ContainsFunc(s.trips, told) || slices.ContainsFunc(beside, told)
 }

@@ -26,8 +26,8 @@ type AgentSpec struct {
 	// Fallbacks are the models to go on with, in order, when the one before cannot
 	// answer. Each has its row in Spec.FallbackPrices.
 	Fallbacks []string `json:"fallbacks,omitempty"`
-	// Acts are what guards do, by the guard's name, where that is not their default:
-	// see Acts.
+	// Acts are what guards do when they would end the run, by the guard's name, where
+	// that is not their default: see CheckActs. VerdictNudge only observes.
 	Acts map[string]Verdict `json:"acts,omitempty"`
 	// Output is what the final answer must satisfy besides OutputSchema.
 	Output OutputContract `json:"output,omitzero"`

@@ -15,6 +15,7 @@ import (
 // script plays one file of testdata/scenarios. A line that begins with
 //
 //	run  describes the run: tools=NAME:effect[:pollable],... limits=json_name:value,... schema window=N native
+//	     acts=GUARD:VERDICT,... explain (writes the proof and the gauges of trips)
 //	>    is what the world says
 //	=    is what the core wants, and what it tells the model; -update writes it
 //	#    is a remark
@@ -39,6 +40,7 @@ type script struct {
 	journal []loop.Event
 	prints  *loop.Fingerprinter
 	native  bool // answers carry a message in a provider's own format
+	explain bool // the proof and the gauges of each trip are written
 
 	model *loop.CallModel      // in flight
 	sends map[string]loop.Send // in flight
@@ -137,6 +139,17 @@ func (s *script) begin(words []string) {
 			s.spec.Parent = &loop.ParentRef{RunID: "r-0", CallID: "c1-1", RootID: "r-0", Depth: int(s.number(value))}
 		case "native":
 			s.native = true
+		case "explain":
+			s.explain = true
+		case "acts":
+			s.spec.Definition.Acts = map[string]loop.Verdict{}
+			for act := range strings.SplitSeq(value, ",") {
+				guard, verdict, _ := strings.Cut(act, ":")
+				s.spec.Definition.Acts[guard] = loop.Verdict(verdict)
+			}
+			for _, fault := range loop.CheckActs(s.spec.Definition.Acts) {
+				s.t.Fatal(fault)
+			}
 		case "window":
 			s.spec.Price.Window = s.number(value)
 		default:
@@ -182,6 +195,12 @@ func parseTool(text string) loop.ToolSpec {
 			spec.Approval.Mode = loop.ApprovalAlways
 		case "verify":
 			spec.Verify = value
+		case "max":
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				panic(err)
+			}
+			spec.MaxCalls = n
 		case "agent":
 			spec.Child = &loop.ChildSpec{HandOver: value == "hand_over", Spec: loop.Spec{
 				Agent: "agents/" + spec.Name, Definition: loop.AgentSpec{Model: "sim/one"}, Limits: loop.Defaults(),
@@ -261,7 +280,9 @@ func (s *script) world(verb, rest string) {
 		outcome, content, _ := strings.Cut(rest, " ")
 		s.signal(loop.ResultSubmitted{CallID: id, Attempt: int(s.number(attempt)), Outcome: loop.Outcome(outcome), Content: content, By: "app"})
 	case "child":
-		s.childEnds(id, text)
+		s.childEnds(id, text, []loop.SideEffectHead{{CallID: "c1-1", Tool: "mail", Effect: loop.SideEffect, State: loop.CallSucceeded, Key: "k"}})
+	case "idle_child":
+		s.childEnds(id, text, nil)
 	case "verify":
 		s.busy = false
 		s.append(s.verify.Verified(loop.ToolReply{Outcome: loop.Outcome(id), Content: text}, s.now))
@@ -306,7 +327,7 @@ func (s *script) signal(b loop.Body) {
 }
 
 // childEnds is a child run that reports to its parent.
-func (s *script) childEnds(id, text string) {
+func (s *script) childEnds(id, text string, did []loop.SideEffectHead) {
 	words := strings.SplitN(text, " ", 3)
 	var cost loop.USD
 	if err := cost.UnmarshalText([]byte(words[1])); err != nil {
@@ -325,7 +346,7 @@ func (s *script) childEnds(id, text string) {
 	s.signal(loop.ChildFinished{
 		CallID: id, ChildID: child, State: loop.RunState(strings.ToUpper(words[0])), Stop: loop.Stop{Reason: loop.IterationCap, Message: "as it ended"},
 		Answer: answer, Usage: loop.Usage{InputUncached: 500, Output: 50}, Tokens: 550, Cost: loop.Cost{Output: cost}, ModelCalls: 2,
-		SideEffects: []loop.SideEffectHead{{CallID: "c1-1", Tool: "mail", Effect: loop.SideEffect, State: loop.CallSucceeded, Key: "k"}},
+		SideEffects: did,
 	})
 }
 
@@ -531,13 +552,30 @@ func (s *script) say(b loop.Body) {
 	case loop.CallDoubted:
 		s.printf("in_doubt %s until=+%s %q", b.CallID, b.Until.Sub(s.now), b.Reason)
 	case loop.Tripped:
-		s.printf("trip %s %s %s observed=%q limit=%q evidence=%d", b.Guard, b.Verdict, b.Reason, b.Observed, b.Limit, len(b.Evidence))
+		s.tripped(b)
 	case loop.Suspended:
 		s.printf("suspend %s until=+%s", b.Reason, b.Until.Sub(s.now))
 	case loop.Finished:
 		s.finished(b)
 	default:
 		s.t.Fatalf("unexpected intent %#v", b)
+	}
+}
+
+func (s *script) tripped(b loop.Tripped) {
+	instead := ""
+	if b.Default != "" {
+		instead = " instead of " + string(b.Default)
+	}
+	s.printf("trip %s %s%s %s observed=%q limit=%q evidence=%d", b.Guard, b.Verdict, instead, b.Reason, b.Observed, b.Limit, len(b.Evidence))
+	if !s.explain {
+		return
+	}
+	for _, e := range b.Evidence {
+		s.printf("  proof %d %s %s %q %s %q %s %q", e.Iteration, e.CallID, e.Tool, e.Args, e.ArgsHash, e.Result, e.ResultHash, e.Note)
+	}
+	for _, g := range b.Gauges {
+		s.printf("  gauge %s %v of %v %s", g.Guard, g.Observed, g.Limit, g.Unit)
 	}
 }
 
