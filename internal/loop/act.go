@@ -84,9 +84,9 @@ func (s *State) wanted(guard string) Verdict {
 }
 
 // possible is a verdict as far as it makes sense: without tools, every answer is a
-// last one already.
+// last one already, and when all iterations are used there is none left for it.
 func (s *State) possible(v Verdict) Verdict {
-	if v == VerdictFinalTurn && !s.wrapsUp() {
+	if v == VerdictFinalTurn && (!s.wrapsUp() || s.iterations >= s.spec.Limits.Iterations) {
 		return VerdictStop
 	}
 	return v

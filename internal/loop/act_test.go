@@ -89,7 +89,7 @@ func TestActs(t *testing.T) {
 		"of an unknown guard nothing is changed": {Tripped{Guard: "new", Verdict: VerdictStop, Reason: CostBudget}, VerdictNudge, tools, VerdictStop, ""},
 	} {
 		s := &State{}
-		s.spec.Definition.Tools = c.tools
+		s.spec.Definition.Tools, s.spec.Limits = c.tools, Defaults()
 		if c.act != "" {
 			s.spec.Definition.Acts = map[string]Verdict{c.trip.Guard: c.act}
 		}
@@ -103,7 +103,9 @@ func TestActs(t *testing.T) {
 // TestEnd: the run acts on the first trip, and what else is on record changes nothing.
 func TestEnd(t *testing.T) {
 	t.Parallel()
-	trip := func(guard string, v, was Verdict) Tripped { return Tripped{Guard: guard, Verdict: v, Default: was, Say: "x"} }
+	trip := func(guard string, v, was Verdict) Tripped {
+		return Tripped{Guard: guard, Verdict: v, Default: was, Say: "x"}
+	}
 	cost, repeat := trip("cost", VerdictFinalTurn, ""), trip("repeat", VerdictStop, VerdictFinalTurn)
 	paused, seen := trip("iterations", VerdictPause, VerdictFinalTurn), trip("errors", VerdictNudge, VerdictFinalTurn)
 	for name, c := range map[string]struct {

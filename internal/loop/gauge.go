@@ -24,7 +24,8 @@ func gaugeWallTime(m moment) Gauge {
 // gauges are what every guard measures now, in order of precedence. A guard that is
 // off measures nothing.
 func (s *State) gauges(now time.Time) []Gauge {
-	m := moment{s, s.planWork(), now}
+	p := s.planWork()
+	m := s.moment(&p, now)
 	var all []Gauge
 	for _, list := range [][]guard{guards(), elsewhere()} {
 		for _, g := range list {

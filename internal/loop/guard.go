@@ -17,12 +17,16 @@ const (
 	VerdictStop      Verdict = "stop"       // STOPPED at once
 )
 
-// moment is what a guard is asked about: the state, the planned call, the time.
+// moment is what a guard is asked about: the state, the planned call, the time, and
+// what many guards need to know of all iterations together.
 type moment struct {
 	*State
-	plan plan
+	plan *plan
 	now  time.Time
+	past history
 }
+
+func (s *State) moment(p *plan, now time.Time) moment { return moment{s, p, now, s.history()} }
 
 // guard is a pure rule over the folded state, asked before every model call. To
 // add one, write guard_NAME.go and put it into the list below and into Guards.
@@ -65,8 +69,9 @@ const maxNudges = 3
 // that do come first, in order of precedence, and the first of them is acted on.
 func (s *State) trip(p plan, now time.Time) []Tripped {
 	var ending, telling []Tripped
+	m := s.moment(&p, now)
 	for _, g := range guards() {
-		t := g.judge(moment{s, p, now})
+		t := g.judge(m)
 		if t == nil {
 			continue
 		}

@@ -8,21 +8,19 @@ import "fmt"
 func guardContext(m moment) *Tripped {
 	size, window := m.window()
 	stopAt := m.spec.Limits.StopAt
+	if size <= window && float64(size) <= stopAt*float64(window) {
+		return nil
+	}
 	t := &Tripped{
-		Guard: "context", Reason: ContextRot,
+		Guard: "context", Verdict: VerdictFinalTurn, Reason: ContextRot,
 		Observed: fmt.Sprintf("about %d of %d tokens", size, window), Limit: fmt.Sprintf("%.0f %%", stopAt*100),
 		Message: "the transcript fills too much of the model's context window",
 	}
-	switch {
-	case size > window:
+	if size > window {
 		t.Verdict, t.Reason = VerdictStop, ContextWindow
 		t.Message = "the next request is larger than the model's context window"
-		return t
-	case float64(size) > stopAt*float64(window):
-		t.Verdict = VerdictFinalTurn
-		return t
 	}
-	return nil
+	return t
 }
 
 // window is how much of the model's context window the next request and its answer

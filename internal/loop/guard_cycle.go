@@ -18,7 +18,7 @@ func guardCycle(m moment) *Tripped {
 	if limit == 0 {
 		return nil
 	}
-	since := m.history().since
+	since := m.past.since
 	for p := minPeriod; p <= maxPeriod; p++ {
 		if t := m.cycle(p, limit, since); t != nil {
 			return t
@@ -42,21 +42,20 @@ func (m moment) cycle(p, limit, since int) *Tripped {
 	if p > shortPeriod {
 		tell = end - 1
 	}
-	from := len(m.prints) - n
-	t := &Tripped{Guard: "cycle", Reason: Cycle, Say: sayCycle}
-	switch {
-	case n == 0:
+	if n < tell {
 		return nil
-	case n >= end:
-		t.Verdict = m.noProgress()
-	case n < tell || m.nudged(t.Guard, m.prints[from].iteration):
-		return nil
-	default:
-		t.Verdict = VerdictNudge
 	}
-	t.Observed, t.Limit, t.Evidence = fmt.Sprintf("%d iterations in a cycle of %d", n, p), fmt.Sprint(end), m.proof(n)
-	t.Message = fmt.Sprintf("the same %d iterations came %d times in the same order, with the same results", p, n/p)
-	return t
+	verdict := VerdictNudge
+	if n >= end {
+		verdict = m.noProgress()
+	} else if m.nudged("cycle", m.prints[len(m.prints)-n].iteration) {
+		return nil
+	}
+	return &Tripped{
+		Guard: "cycle", Verdict: verdict, Reason: Cycle, Observed: fmt.Sprintf("%d iterations in a cycle of %d", n, p), Limit: fmt.Sprint(end),
+		Message:  fmt.Sprintf("the same %d iterations came %d times in the same order, with the same results", p, n/p),
+		Evidence: m.proof(n), Say: sayCycle,
+	}
 }
 
 // circles counts the iterations that the run has been in a cycle of period p, and
@@ -75,7 +74,7 @@ func (m moment) circles(p, limit, since int) (n, end int) {
 // gaugeCycle is the cycle that is nearest to its end; without any, the shortest.
 func gaugeCycle(m moment) Gauge {
 	var most Gauge
-	limit, since := m.spec.Limits.Cycles, m.history().since
+	limit, since := m.spec.Limits.Cycles, m.past.since
 	if limit == 0 {
 		return most
 	}

@@ -7,19 +7,17 @@ import "time"
 func guardDeadline(m moment) *Tripped {
 	l := m.spec.Limits
 	elapsed := m.tenure.elapsed(m.now)
+	if elapsed < l.Deadline-l.wrapUpSlice() {
+		return nil
+	}
 	t := &Tripped{
-		Guard: "deadline", Reason: Deadline, Observed: elapsed.Round(time.Millisecond).String(), Limit: l.Deadline.String(),
+		Guard: "deadline", Verdict: VerdictFinalTurn, Reason: Deadline, Observed: elapsed.Round(time.Millisecond).String(), Limit: l.Deadline.String(),
 		Message: "the run's active time is used up",
 	}
-	switch {
-	case elapsed >= l.Deadline:
+	if elapsed >= l.Deadline {
 		t.Verdict = VerdictStop
-		return t
-	case elapsed >= l.Deadline-l.wrapUpSlice():
-		t.Verdict = VerdictFinalTurn
-		return t
 	}
-	return nil
+	return t
 }
 
 func gaugeDeadline(m moment) Gauge { return gaugeTime(m.tenure.elapsed(m.now), m.spec.Limits.Deadline) }

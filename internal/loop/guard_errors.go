@@ -12,6 +12,9 @@ const sayFailure = "You get the same failure again and again. Read it: change wh
 // batch counts once, and one success in it ends the streak.
 func guardErrors(m moment) *Tripped {
 	n := m.failedIters()
+	if n == 0 {
+		return nil
+	}
 	t := Tripped{
 		Guard: "errors", Reason: ErrorStreak,
 		Observed: fmt.Sprintf("%d iterations of nothing but errors", n), Limit: fmt.Sprint(m.spec.Limits.ErrorIters),
@@ -31,6 +34,9 @@ func gaugeErrors(m moment) Gauge {
 // with arguments that no schema accepts.
 func guardInvalid(m moment) *Tripped {
 	n, limit := m.invalidIters(), m.spec.Limits.InvalidIters
+	if n == 0 {
+		return nil
+	}
 	t := Tripped{
 		Guard: "invalid_calls", Reason: InvalidArgs,
 		Observed: fmt.Sprintf("%d iterations of nothing but invalid calls", n), Limit: fmt.Sprint(limit),
@@ -55,7 +61,7 @@ func gaugeInvalid(m moment) Gauge {
 // streak judges the last n footprints. A run that is older than the nudge goes on
 // without it.
 func (m moment) streak(t Tripped, n, limit int) *Tripped {
-	if n == 0 || n < limit && m.spec.Limits.CallFailures == 0 {
+	if n < limit && m.spec.Limits.CallFailures == 0 {
 		return nil
 	}
 	return m.judge(t, n, limit, len(m.prints)-n, func() []Evidence { return m.proof(n) })
@@ -78,11 +84,11 @@ func guardToolErrors(m moment) *Tripped {
 
 func gaugeToolErrors(m moment) Gauge { return m.gaugeFailing(m.spec.Limits.ToolFailures, toolFailures) }
 
-// past says from which footprint on which failures count together with a failed call.
-type past func(moment, trace) (from int, same func(*trace) bool)
+// counting says from which footprint on which failures count together with a failed call.
+type counting func(moment, trace) (from int, same func(*trace) bool)
 
 func callFailures(m moment, t trace) (int, func(*trace) bool) {
-	from := m.lastTime(m.history().since, func(other *trace) bool { return other.ask == t.ask && other.ok })
+	from := m.lastTime(m.past.since, func(other *trace) bool { return other.ask == t.ask && other.ok })
 	return from, func(other *trace) bool { return other.ask == t.ask && other.broke }
 }
 
@@ -109,7 +115,7 @@ type failures struct {
 }
 
 // worst is the failed call of the newest footprint that has failed most often.
-func (m moment) worst(limit int, count past) failures {
+func (m moment) worst(limit int, count counting) failures {
 	most := failures{limit: limit}
 	last := m.newest()
 	if last == nil {
@@ -131,7 +137,7 @@ func (m moment) worst(limit int, count past) failures {
 }
 
 // failing judges the worst failure.
-func (m moment) failing(guard string, limit int, count past, message string) *Tripped {
+func (m moment) failing(guard string, limit int, count counting, message string) *Tripped {
 	if limit == 0 {
 		return nil
 	}
@@ -145,7 +151,7 @@ func (m moment) failing(guard string, limit int, count past, message string) *Tr
 	}, f.n, f.limit, f.from, func() []Evidence { return m.proofOf(f.from, f.match) })
 }
 
-func (m moment) gaugeFailing(limit int, count past) Gauge {
+func (m moment) gaugeFailing(limit int, count counting) Gauge {
 	f := m.worst(limit, count)
 	return gaugeStreak(f.n, f.limit, "failures")
 }

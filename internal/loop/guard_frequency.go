@@ -10,7 +10,7 @@ const frequencyWindow = 10
 // the guards that look for repetition in a row.
 func guardFrequency(m moment) *Tripped {
 	limit := m.spec.Limits.FrequentRepeats
-	from := max(m.history().since, len(m.prints)-frequencyWindow)
+	from := max(m.past.since, len(m.prints)-frequencyWindow)
 	if limit == 0 || len(m.prints)-from < nudgeAt(limit) {
 		return nil
 	}
@@ -43,7 +43,7 @@ func (m moment) mostFrequent(from int) (n int, most trace) {
 }
 
 func gaugeFrequency(m moment) Gauge {
-	n, _ := m.mostFrequent(max(m.history().since, len(m.prints)-frequencyWindow))
+	n, _ := m.mostFrequent(max(m.past.since, len(m.prints)-frequencyWindow))
 	return gaugeStreak(n, m.spec.Limits.FrequentRepeats, "iterations")
 }
 

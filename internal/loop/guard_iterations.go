@@ -10,21 +10,19 @@ func guardIterations(m moment) *Tripped {
 	if !m.wrapsUp() || m.wanted("iterations") == VerdictStop {
 		last = limit
 	}
+	ends, late := m.iterations >= last, m.iterations == (limit*4+4)/5 && m.wrapsUp()
+	if !ends && !late {
+		return nil
+	}
 	t := &Tripped{
-		Guard: "iterations", Reason: IterationCap, Observed: fmt.Sprint(m.iterations), Limit: fmt.Sprint(limit),
+		Guard: "iterations", Verdict: VerdictFinalTurn, Reason: IterationCap,
+		Observed: fmt.Sprint(m.iterations), Limit: fmt.Sprint(limit), Message: fmt.Sprintf("the run may take %d iterations", limit),
 	}
-	switch {
-	case m.iterations >= last:
-		t.Verdict = VerdictFinalTurn
-		t.Message = fmt.Sprintf("the run may take %d iterations", limit)
-		return t
-	case m.iterations == (limit*4+4)/5 && m.wrapsUp():
-		t.Verdict = VerdictNudge
-		t.Message = "four fifths of the iterations are used"
+	if !ends {
+		t.Verdict, t.Message = VerdictNudge, "four fifths of the iterations are used"
 		t.Say = fmt.Sprintf("You have %d answers left in this run. Finish what matters most.", limit-m.iterations)
-		return t
 	}
-	return nil
+	return t
 }
 
 func gaugeIterations(m moment) Gauge {

@@ -28,7 +28,7 @@ func guardNearDuplicate(m moment) *Tripped {
 }
 
 // nearFrom is the footprint from which on arguments are compared.
-func (m moment) nearFrom() int { return max(m.history().novel, len(m.prints)-nearWindow, 0) }
+func (m moment) nearFrom() int { return max(m.past.novel, len(m.prints)-nearWindow, 0) }
 
 // nearest finds the newest call whose result came for most other arguments since
 // footprint from.

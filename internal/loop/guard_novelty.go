@@ -20,7 +20,7 @@ func guardNovelty(m moment) *Tripped {
 // stale counts the iterations at the end that brought nothing new, and tells how
 // many there may be.
 func (m moment) stale() (n, limit int) {
-	n, limit = len(m.prints)-m.history().novel-1, m.spec.Limits.NoveltyIters
+	n, limit = len(m.prints)-m.past.novel-1, m.spec.Limits.NoveltyIters
 	if n > 0 && m.trailing(func(f *footprint) bool { return f.waits }) >= n {
 		limit *= pollableFactor
 	}

@@ -14,18 +14,18 @@ const sayRepeat = "You have made the same call and got the same result before. R
 // results are progress; three equal calls in one answer are one iteration.
 func guardRepeat(m moment) *Tripped {
 	n, limit := m.repeats()
-	t := &Tripped{Guard: "repeat", Reason: RepeatCall, Say: sayRepeat}
+	verdict := VerdictNudge
 	switch {
 	case n >= limit:
-		t.Verdict = m.noProgress()
-	case n >= 2 && n == limit-1:
-		t.Verdict = VerdictNudge
-	default:
+		verdict = m.noProgress()
+	case n < 2 || n != limit-1:
 		return nil
 	}
-	t.Observed, t.Limit, t.Evidence = fmt.Sprintf("%d equal iterations in a row", n), fmt.Sprint(limit), m.proof(n)
-	t.Message = fmt.Sprintf("the same call to %s brought the same result %d times in a row", m.newest().tool(), n)
-	return t
+	return &Tripped{
+		Guard: "repeat", Verdict: verdict, Reason: RepeatCall, Observed: fmt.Sprintf("%d equal iterations in a row", n), Limit: fmt.Sprint(limit),
+		Message:  fmt.Sprintf("the same call to %s brought the same result %d times in a row", m.newest().tool(), n),
+		Evidence: m.proof(n), Say: sayRepeat,
+	}
 }
 
 // repeats counts the iterations at the end that are all the same, and tells how

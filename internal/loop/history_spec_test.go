@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"time"
 
@@ -49,10 +50,35 @@ func (h *history) randomSpec() loop.Spec {
 	if h.odds(4) {
 		spec.Definition.OnDoubt = loop.DoubtTellsModel
 	}
+	if h.odds(8) {
+		spec.Definition.Acts = h.randomActs()
+	}
 	if h.odds(3) {
 		spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)
 	}
 	return spec
+}
+
+// randomActs are other verdicts for some guards. Pauses need a world that raises limits.
+func (h *history) randomActs() map[string]loop.Verdict {
+	acts := map[string]loop.Verdict{"iterations": loop.VerdictStop}
+	if h.odds(2) { // nothing but the budgets ends the run
+		for _, g := range loop.Guards() {
+			if slices.Contains(g.Acts, loop.VerdictNudge) {
+				acts[g.Name] = loop.VerdictNudge
+			}
+		}
+	}
+	for range h.below(6) {
+		g := pick(h, loop.Guards()...)
+		if len(g.Acts) == 0 {
+			continue
+		}
+		if v := pick(h, g.Acts...); v != loop.VerdictPause {
+			acts[g.Name] = v
+		}
+	}
+	return acts
 }
 
 func (h *history) randomPrice() loop.Price {
@@ -82,6 +108,7 @@ func tools() []loop.ToolSpec {
 	look.Pollable, look.HTTP = true, &loop.HTTPSpec{Method: "GET", URL: "http://x"}
 	mail, ask, pay, wait := spec("mail", loop.SideEffect), spec("ask", loop.ReadOnly), spec("pay", loop.SideEffect), spec("wait", loop.ReadOnly)
 	finish, team := spec("finish", loop.ReadOnly), spec("team", loop.Idempotent)
+	mail.MaxCalls = 3
 	mail.Verify, ask.Client, pay.Client = "look", &loop.ClientSpec{}, &loop.ClientSpec{Wait: time.Minute}
 	wait.Builtin, finish.Builtin = loop.BuiltinWait, loop.BuiltinFinish
 	team.Child = &loop.ChildSpec{Spec: loop.Spec{Agent: "agents/team", Definition: loop.AgentSpec{Model: "sim/one"}, Limits: loop.Defaults()}}

@@ -41,6 +41,7 @@ var recorded = map[string]struct {
 	"stopped":            {"rich_stopped", 0},
 	"failed":             {"rich_failed", 0},
 	"cancelled":          {"rich_cancelled", 0},
+	"observed":           {"repeat_observed", 0},
 	"model_in_flight":    {"rich_stopped", 5},
 	"waits_for_approval": {"rich_succeeded", 28},
 	"call_in_doubt":      {"doubt", 7},

@@ -19,20 +19,24 @@ import (
 // a run to end must come up.
 func TestHistories(t *testing.T) {
 	ends := map[loop.StopReason]int{}
-	var events, recovered, fallbacks int
+	var events, recovered, fallbacks, observed int
 	rapid.Check(t, func(t *rapid.T) {
 		h := live(t)
 		ends[h.audit.finished.Stop.Reason]++
 		events += len(h.journal)
 		recovered += 6 - h.crashes
 		fallbacks += h.audit.fallbacks
+		observed += h.audit.observed
 	})
-	t.Logf("%d events, %d crashes, %d fallbacks, ends: %v", events, recovered, fallbacks, ends)
+	t.Logf("%d events, %d crashes, %d fallbacks, %d observed, ends: %v", events, recovered, fallbacks, observed, ends)
 	if checks, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err != nil || checks < 10_000 {
 		return
 	}
 	if fallbacks == 0 {
 		t.Error("no history fell back on another model")
+	}
+	if observed == 0 {
+		t.Error("no guard only observed")
 	}
 	for _, r := range loop.StopReasons() {
 		if !slices.Contains(unreached, r) && ends[r] == 0 {
@@ -57,6 +61,7 @@ var neverStarted = []loop.ErrorClass{
 type audit struct {
 	t      *rapid.T
 	limits loop.Limits
+	acts   map[string]loop.Verdict
 	prices map[string]loop.Price // by model
 	model  string                // in use
 
@@ -67,6 +72,7 @@ type audit struct {
 	finish          loop.Finish // of the newest answer that the transcript kept
 	modelCalls      int
 	fallbacks       int
+	observed        int             // trips of guards that only observe
 	failed          loop.ErrorClass // how the newest model call failed; empty if it did not
 
 	calls     map[string]loop.ToolCall // by id, from the answers
@@ -78,6 +84,8 @@ type audit struct {
 	begun     int                           // first sends
 	alive     map[string]loop.CallHandedOut // by call id: child runs that have not ended
 	perAnswer map[string]int                // first sends by the answer's part of the call id
+	perTool   map[string]int                // first sends by tool
+	caps      map[string]int                // by tool: most first sends
 
 	final, stopped, cancelled bool
 	finished                  *loop.Finished
@@ -85,15 +93,17 @@ type audit struct {
 
 func newAudit(t *rapid.T, spec loop.Spec) *audit {
 	a := &audit{
-		t: t, limits: spec.Limits, prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
+		t: t, limits: spec.Limits, acts: spec.Definition.Acts, prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
 		alive: map[string]loop.CallHandedOut{}, approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
+		perTool: map[string]int{}, caps: map[string]int{},
 	}
 	for _, p := range spec.FallbackPrices {
 		a.prices[p.Model] = p
 	}
 	for _, tool := range spec.Definition.Tools {
 		a.effects[tool.Name] = tool.Effect
+		a.caps[tool.Name] = tool.MaxCalls
 	}
 	return a
 }
@@ -161,6 +171,7 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 			a.approved[b.CallID] = loop.ArgsHash(theRun, c)
 		}
 	case loop.Tripped:
+		a.tripped(b)
 		a.final = a.final || b.Verdict == loop.VerdictFinalTurn
 		a.stopped = a.stopped || b.Verdict == loop.VerdictStop
 	case loop.CancelRequested:
@@ -170,11 +181,29 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		if len(a.alive) > 0 {
 			a.t.Fatalf("the run ends before its child runs %v", a.alive)
 		}
+		if a.acts[b.Stop.Guard] == loop.VerdictNudge {
+			a.t.Fatalf("%s ends the run, and may only observe", b.Stop.Guard)
+		}
 		if b.State == loop.StateSucceeded && (a.final || a.stopped || a.cancelled) {
 			a.t.Fatalf("SUCCEEDED after final turn %v, stop %v, cancel %v", a.final, a.stopped, a.cancelled)
 		}
 	}
 	a.budgets(s.Head())
+}
+
+// tripped says that a guard does what the agent wants of it, and proves what it says.
+func (a *audit) tripped(b loop.Tripped) {
+	info, known := loop.GuardNamed(b.Guard)
+	switch {
+	case !known || len(b.Gauges) < 5:
+		a.t.Fatalf("a trip of %q with %d gauges", b.Guard, len(b.Gauges))
+	case b.Default != "" && b.Verdict != a.acts[b.Guard]:
+		a.t.Fatalf("%s does %s instead of %s, the agent wants %q", b.Guard, b.Verdict, b.Default, a.acts[b.Guard])
+	case info.Phase == loop.AfterResults && len(b.Evidence) == 0:
+		a.t.Fatalf("%s trips without a proof", b.Guard)
+	case b.Default != "" && b.Verdict == loop.VerdictNudge:
+		a.observed++
+	}
 }
 
 // budgets must hold after every single event.
@@ -296,6 +325,11 @@ func (a *audit) callBegun(b loop.CallBegun) {
 		a.perAnswer[answer]++
 		if a.perAnswer[answer] > a.limits.CallsPerAnswer {
 			a.t.Fatalf("answer %s starts more than %d calls", answer, a.limits.CallsPerAnswer)
+		}
+		tool := a.calls[b.CallID].Name
+		a.perTool[tool]++
+		if most := a.caps[tool]; most > 0 && a.perTool[tool] > most {
+			a.t.Fatalf("more than %d calls to %s start", most, tool)
 		}
 	}
 	a.state[b.CallID] = "begun"

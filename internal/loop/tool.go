@@ -30,8 +30,8 @@ type ToolSpec struct {
 	Description    string          `json:"description,omitempty"`
 	Schema         json.RawMessage `json:"schema"` // JSON Schema of the arguments; always an object
 	Effect         Effect          `json:"effect"`
-	Timeout        time.Duration   `json:"timeout"`          // of one call, in nanoseconds
-	MaxResultBytes int64           `json:"max_result_bytes"` // what the model sees at most
+	Timeout        time.Duration   `json:"timeout"`             // of one call, in nanoseconds
+	MaxResultBytes int64           `json:"max_result_bytes"`    // what the model sees at most
 	MaxCalls       int             `json:"max_calls,omitempty"` // first sends in the whole run; 0 = as many as the run may make
 	Approval       Approval        `json:"approval,omitzero"`
 	Verify         string          `json:"verify,omitempty"` // READ_ONLY tool of the same agent that can say whether a key took effect

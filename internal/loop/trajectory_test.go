@@ -145,6 +145,8 @@ type replayed struct {
 	now   time.Time
 	seq   int64
 	calls int
+
+	journal []Event
 }
 
 func newReplay(tb testing.TB, segment []trajectoryPart, limits Limits) *replayed {
@@ -170,7 +172,8 @@ func (r *replayed) apply(bodies ...Body) {
 	r.tb.Helper()
 	for _, b := range bodies {
 		r.seq++
-		if err := r.state.Apply(Event{Seq: r.seq, At: r.now, Body: b}); err != nil {
+		r.journal = append(r.journal, Event{Seq: r.seq, At: r.now, Body: b})
+		if err := r.state.Apply(r.journal[r.seq-1]); err != nil {
 			r.tb.Fatal(err)
 		}
 	}

@@ -35,6 +35,9 @@ func (s *Server) definitionOf(path string, spec *loopdv1.AgentSpec) (definition,
 		def.Reasoning = loop.Reasoning{Effort: settings.GetReasoning().GetEffort(), Budget: settings.GetReasoning().GetBudgetTokens()}
 	}
 	var err error
+	if def.Acts, err = actsOf(path+".guard_verdicts", spec.GetGuardVerdicts()); err != nil {
+		return definition{}, err
+	}
 	if def.OutputSchema, err = schemaOf(path+".output.json_schema", spec.GetOutput().GetJsonSchema()); err != nil {
 		return definition{}, err
 	}
@@ -54,6 +57,25 @@ func (s *Server) definitionOf(path string, spec *loopdv1.AgentSpec) (definition,
 	// A fixed order keeps the start of every request the same, so prompt caches match.
 	slices.SortFunc(def.Tools, func(a, b loop.ToolSpec) int { return cmp.Compare(a.Name, b.Name) })
 	return def, nil
+}
+
+// actsOf reads what an agent's guards do.
+func actsOf(path string, verdicts map[string]loopdv1.GuardVerdict) (map[string]loop.Verdict, error) {
+	if len(verdicts) == 0 {
+		return nil, nil
+	}
+	acts := make(map[string]loop.Verdict, len(verdicts))
+	for guard, verdict := range verdicts {
+		acts[guard] = guardVerdictOf(verdict)
+	}
+	var faults []fieldError
+	for _, fault := range loop.CheckActs(acts) {
+		faults = append(faults, fieldError{fmt.Sprintf("%s[%q]", path, fault.Guard), fault.Reason})
+	}
+	if faults != nil {
+		return nil, invalid(faults...)
+	}
+	return acts, nil
 }
 
 // maxTools is how many tools an agent may have; the protos publish it.

@@ -42,6 +42,13 @@ func effectProto(e loop.Effect) loopdv1.Effect {
 	return loopdv1.Effect(enumNumber(loopdv1.Effect(0), "EFFECT_", string(e)))
 }
 
+func guardVerdictOf(v loopdv1.GuardVerdict) loop.Verdict {
+	if v == loopdv1.GuardVerdict_GUARD_VERDICT_UNSPECIFIED {
+		return ""
+	}
+	return loop.Verdict(strings.ToLower(strings.TrimPrefix(v.String(), "GUARD_VERDICT_")))
+}
+
 // effectOf reads the effect of a tool. One that declares none is the most
 // dangerous there is.
 func effectOf(e loopdv1.Effect) loop.Effect {

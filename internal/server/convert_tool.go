@@ -48,6 +48,7 @@ func (s *Server) toolOf(path string, t *loopdv1.Tool, outputSchema json.RawMessa
 	if t.MaxResultBytes != nil {
 		spec.MaxResultBytes = int64(t.GetMaxResultBytes())
 	}
+	spec.MaxCalls = int(t.GetMaxCallsPerRun())
 	switch kind := t.GetKind().(type) {
 	case *loopdv1.Tool_Http:
 		spec.HTTP, err = httpOf(kind.Http)
@@ -129,6 +130,9 @@ func toolProto(spec loop.ToolSpec) (*loopdv1.Tool, error) {
 	}
 	if spec.MaxResultBytes > 0 {
 		t.MaxResultBytes = new(clampInt32(int(spec.MaxResultBytes)))
+	}
+	if spec.MaxCalls > 0 {
+		t.MaxCallsPerRun = new(clampInt32(spec.MaxCalls))
 	}
 	switch {
 	case spec.MCP != nil:

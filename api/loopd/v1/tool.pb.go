@@ -472,9 +472,11 @@ type Tool struct {
 	// When a person must approve a call before it is sent. Absent: for EFFECT_IRREVERSIBLE always, else never.
 	Approval *ApprovalRule `protobuf:"bytes,11,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Name of an EFFECT_READ_ONLY tool of the same agent that can tell whether a call took effect. When a call is in doubt it is called with the arguments key, tool and arguments, and answers with a JSON object: took_effect, and result if it did. Not asked about EFFECT_IRREVERSIBLE calls, which are for a person. Empty: a person is asked at once.
-	Verify        string `protobuf:"bytes,12,opt,name=verify,proto3" json:"verify,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Verify string `protobuf:"bytes,12,opt,name=verify,proto3" json:"verify,omitempty"`
+	// How many calls of the tool may be started in one run, at least 1; those that wait for an approval count. The rest are skipped and the model is told. Absent: as many as the run's max_tool_calls lets it.
+	MaxCallsPerRun *int32 `protobuf:"varint,17,opt,name=max_calls_per_run,json=maxCallsPerRun,proto3,oneof" json:"max_calls_per_run,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Tool) Reset() {
@@ -634,6 +636,13 @@ func (x *Tool) GetVerify() string {
 		return x.Verify
 	}
 	return ""
+}
+
+func (x *Tool) GetMaxCallsPerRun() int32 {
+	if x != nil && x.MaxCallsPerRun != nil {
+		return *x.MaxCallsPerRun
+	}
+	return 0
 }
 
 type isTool_Kind interface {
@@ -1007,7 +1016,7 @@ const file_loopd_v1_tool_proto_rawDesc = "" +
 	"\fApprovalRule\x124\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x16.loopd.v1.ApprovalModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12\x1c\n" +
 	"\x04when\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x04when:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n" +
-	"\x17approval.when_with_mode\x12Hwhen goes with APPROVAL_MODE_WHEN, and only with it: set both or neither\x1a%(this.mode == 3) == (this.when != '')\"\x85\a\n" +
+	"\x17approval.when_with_mode\x12Hwhen goes with APPROVAL_MODE_WHEN, and only with it: set both or neither\x1a%(this.mode == 3) == (this.when != '')\"\xd8\a\n" +
 	"\x04Tool\x127\n" +
 	"\x04name\x18\x01 \x01(\tB#\xe2A\x01\x02\xbaH\x1c\xc8\x01\x01r\x172\x15^[a-zA-Z0-9_-]{1,64}$R\x04name\x12*\n" +
 	"\vdescription\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\vdescription\x12:\n" +
@@ -1026,9 +1035,11 @@ const file_loopd_v1_tool_proto_rawDesc = "" +
 	"\abuiltin\x18\x10 \x01(\x0e2\x11.loopd.v1.BuiltinB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00H\x00R\abuiltin\x122\n" +
 	"\bapproval\x18\v \x01(\v2\x16.loopd.v1.ApprovalRuleR\bapproval\x124\n" +
-	"\x06verify\x18\f \x01(\tB\x1c\xbaH\x19r\x172\x15^[a-zA-Z0-9_-]{0,64}$R\x06verifyB\r\n" +
+	"\x06verify\x18\f \x01(\tB\x1c\xbaH\x19r\x172\x15^[a-zA-Z0-9_-]{0,64}$R\x06verify\x12;\n" +
+	"\x11max_calls_per_run\x18\x11 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x02R\x0emaxCallsPerRun\x88\x01\x01B\r\n" +
 	"\x04kind\x12\x05\xbaH\x02\b\x01B\x13\n" +
-	"\x11_max_result_bytes\"\xea\x05\n" +
+	"\x11_max_result_bytesB\x14\n" +
+	"\x12_max_calls_per_run\"\xea\x05\n" +
 	"\bHttpTool\x12F\n" +
 	"\x06method\x18\x01 \x01(\tB.\xe2A\x01\x02\xbaH'r%R\x03GETR\x04HEADR\x04POSTR\x03PUTR\x05PATCHR\x06DELETER\x06method\x12B\n" +
 	"\x03url\x18\x02 \x01(\tB0\xe2A\x01\x02\xbaH)r'\x18\x80\x102\"^https?://[^@/?#{}\\s]+([/?#]\\S*)?$R\x03url\x12v\n" +
