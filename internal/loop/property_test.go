@@ -68,6 +68,7 @@ type audit struct {
 	modelCalls      int
 	fallbacks       int
 	failed          loop.ErrorClass // how the newest model call failed; empty if it did not
+	textLoops       int             // answers that went round in circles
 
 	calls     map[string]loop.ToolCall // by id, from the answers
 	effects   map[string]loop.Effect
@@ -108,6 +109,9 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		a.modelStarted(b)
 	case loop.ModelAnswered:
 		a.failed = ""
+		if b.Chant != "" {
+			a.textLoops++
+		}
 		if b.Cost.Total() > a.held {
 			a.t.Fatalf("the call cost %s, its hold was %s", b.Cost.Total(), a.held)
 		}
@@ -122,6 +126,9 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		a.fellBack(b)
 	case loop.ModelFailed:
 		a.failed = b.Class
+		if b.Class == loop.ErrorTextLoop {
+			a.textLoops++
+		}
 		worked := !slices.Contains(neverStarted, b.Class)
 		if want := map[bool]loop.USD{true: a.held}[worked]; b.Cost.Total() != want {
 			a.t.Fatalf("a call that failed as %s is charged %s, want %s", b.Class, b.Cost.Total(), want)
@@ -169,6 +176,9 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		a.finished = &b
 		if len(a.alive) > 0 {
 			a.t.Fatalf("the run ends before its child runs %v", a.alive)
+		}
+		if b.State == loop.StateSucceeded && loop.ChantIn(b.Answer) != "" {
+			a.t.Fatalf("SUCCEEDED with a chant: %q", b.Answer)
 		}
 		if b.State == loop.StateSucceeded && (a.final || a.stopped || a.cancelled) {
 			a.t.Fatalf("SUCCEEDED after final turn %v, stop %v, cancel %v", a.final, a.stopped, a.cancelled)
@@ -230,6 +240,9 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 	a.quiet("a model call starts")
 	if (b.Purpose == loop.PurposeWrapUp) != a.final {
 		a.t.Fatalf("purpose %q, but final turn is %v", b.Purpose, a.final)
+	}
+	if a.textLoops > 1 {
+		a.t.Fatalf("the model is asked again after %d answers that went round in circles", a.textLoops)
 	}
 	price, known := a.prices[b.Model]
 	if !known || b.Model != a.model {

@@ -22,7 +22,8 @@ import (
 // One second passes with every line of the world. The script appends intents by
 // itself, as the engine does, until the world is needed. The world's words:
 //
-//	answer FINISH [usage=IN/OUT|usage=none] ["TEXT" | TOOL ARGS | TOOL! ARGS | ...]   a ! marks arguments that fail the schema
+//	answer FINISH [usage=IN/OUT|usage=none] ["TEXT" | TOOL ARGS | TOOL! ARGS | ...]   a ! marks arguments that fail the schema,
+//	                               and "20× TEXT" is said 20 times
 //	fail CLASS [DELAY]             the model call fails; the provider asks for DELAY
 //	result CALL|* OUTCOME TEXT     a tool call ends; * is every call on the wire
 //	doubt CALL REASON              nobody knows whether the call ran
@@ -376,7 +377,11 @@ func (s *script) answer(finish, rest string) {
 		case strings.HasPrefix(part, `"`) && finish == string(loop.FinishRefused):
 			body.Message.Parts = append(body.Message.Parts, loop.Part{Kind: loop.PartRefusal, Text: strings.Trim(part, `"`)})
 		case strings.HasPrefix(part, `"`):
-			body.Message.Parts = append(body.Message.Parts, loop.TextPart(strings.Trim(part, `"`)))
+			text := strings.Trim(part, `"`)
+			if n, line, ok := strings.Cut(text, "× "); ok { // said so many times
+				text = strings.Repeat(line, int(s.number(n)))
+			}
+			body.Message.Parts = append(body.Message.Parts, loop.TextPart(strings.ReplaceAll(text, `\n`, "\n")))
 		default:
 			calls++
 			name, args, _ := strings.Cut(part, " ")
@@ -391,6 +396,7 @@ func (s *script) answer(finish, rest string) {
 			body.Message.Parts = append(body.Message.Parts, loop.Part{Kind: loop.PartToolCall, Call: &call})
 		}
 	}
+	body.Chant = loop.TextLoopIn(body.Message, body.Finish)
 	s.model, s.busy = nil, false
 	s.append(body)
 }
