@@ -30,6 +30,7 @@ func TestChantHears(t *testing.T) {
 		"a song that counts":          {numbered(99, "%[1]d green bottles hanging on the wall, %[1]d green bottles hanging on the wall. "), 0},
 		"a bullet list":               {strings.Repeat("- "+words+"\n", 200), 0},
 		"a numbered list":             {strings.Repeat("1. "+words+"\n", 200), 0},
+		"headings of lists":           {strings.Repeat("The next order of this customer:\n- sent\n\n", 60), 0},
 		"stars":                       {strings.Repeat("* "+words+"\n", 200), 0},
 		"a table":                     {strings.Repeat("| pending | pending | pending | pending | pending |\n", 200), 0},
 		"a quotation":                 {strings.Repeat("> "+words+"\n", 200), 0},
@@ -61,6 +62,45 @@ func TestChantHears(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestChantsInRecordings: nothing that a model really said, nor what tools really
+// answered, is taken for a chant, while it is written or as a whole.
+func TestChantsInRecordings(t *testing.T) {
+	t.Parallel()
+	var answers, results []string
+	for _, run := range readTrajectories(t, answersFile) {
+		answers = append(answers, run.Answers...)
+	}
+	runs, _ := recorded(t)
+	for _, run := range runs {
+		for _, step := range run.Steps {
+			for _, r := range step.Results {
+				results = append(results, r.Text)
+			}
+		}
+	}
+	heard := func(texts []string) (n, size int) {
+		for _, text := range texts {
+			var chant Chant
+			for from := 0; from < len(text); from += 4 {
+				chant.Add(text[from:min(from+4, len(text))])
+			}
+			if chant.Words() != "" || ChantIn(text) != "" {
+				t.Errorf("heard %q in %q", chant.Words(), text)
+				n++
+			}
+			size += len(text)
+		}
+		return n, size
+	}
+	n, size := heard(answers)
+	t.Logf("%d of %d answers, %d kB", n, len(answers), size>>10)
+	if len(answers) != 783 {
+		t.Errorf("%d answers are recorded, not 783", len(answers))
+	}
+	n, size = heard(results)
+	t.Logf("%d of %d results of tools, %d kB", n, len(results), size>>10)
 }
 
 // sane is prose of at least so many bytes that goes on to something new, or looks so.

@@ -5,11 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// prose is a text without its code, tables, lists and JSON, as far as it has been
-// written. It keeps the end of it.
+// prose is the prose at the end of a text that is being written: what follows the
+// last line of code, of a table, of a list or of JSON. A heading that stands above
+// each of ten lists is no chant.
 type prose struct {
-	tail []byte // the end, at least squeezeTail bytes once there are as many
-	size int    // bytes so far
+	tail []byte // its end, at least squeezeTail bytes once there are as many
+	size int    // bytes of prose in the whole text so far
 
 	head    string // of the current line, while its kind is open
 	kind    lineKind
@@ -25,6 +26,7 @@ const (
 	lineOpen  lineKind = iota // too short to tell
 	lineProse                 // sentences
 	lineOther                 // code, a list's or a table's line, a rule
+	lineBlank
 )
 
 // add takes the next fragment.
@@ -46,11 +48,15 @@ func (p *prose) addLine(piece string, ended bool) {
 		p.kind = p.judge(p.head, ended)
 		piece = p.head
 	}
-	if p.kind == lineProse {
+	switch p.kind {
+	case lineProse:
 		if ended {
 			piece += "\n"
 		}
 		p.keep(piece)
+	case lineOther:
+		p.tail = p.tail[:0]
+	case lineOpen, lineBlank:
 	}
 	if p.kind != lineOpen {
 		p.head = ""
@@ -87,7 +93,9 @@ func (p *prose) judge(head string, ended bool) lineKind {
 	case strings.HasPrefix(trimmed, "```"), strings.HasPrefix(trimmed, "~~~"):
 		p.fenced = !p.fenced
 		return lineOther
-	case p.fenced, p.json, strings.TrimSpace(trimmed) == "", strings.ContainsRune(notProse, first):
+	case trimmed == "":
+		return lineBlank
+	case p.fenced, p.json, strings.ContainsRune(notProse, first):
 		return lineOther
 	case first == '*' && !isBold(trimmed), strings.HasPrefix(head, "    "), strings.HasPrefix(head, "\t"):
 		return lineOther
