@@ -136,6 +136,9 @@ func (s *State) afterFailure(now time.Time) Action {
 	if f.Class == ErrorTextLoop {
 		return s.afterTextLoop()
 	}
+	if f.Class == ErrorRequest && f.Call == s.plainSince {
+		return nil // once more, without the schema
+	}
 	retryable := s.retryable(f)
 	if f.Class.FallbackAllowed() && (!retryable || f.Code == CodeCircuitOpen || f.RetryAt.After(now.Add(longBackoff))) {
 		if a := s.fallBack(f.Class, f.Code, excerpt(f.Message, evidenceExcerpt)); a != nil {

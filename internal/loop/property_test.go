@@ -55,10 +55,11 @@ var neverStarted = []loop.ErrorClass{
 // audit keeps its own books, from the events and from what the world saw, and
 // knows nothing of the core's.
 type audit struct {
-	t      *rapid.T
-	limits loop.Limits
-	prices map[string]loop.Price // by model
-	model  string                // in use
+	t        *rapid.T
+	limits   loop.Limits
+	contract bool                  // the agent has an output schema
+	prices   map[string]loop.Price // by model
+	model    string                // in use
 
 	committed, held loop.USD
 	usage           loop.Usage
@@ -69,6 +70,8 @@ type audit struct {
 	fallbacks       int
 	failed          loop.ErrorClass // how the newest model call failed; empty if it did not
 	textLoops       int             // answers that went round in circles
+	schema          bool            // the newest request of the conversation had one
+	plain           bool            // one was refused that did
 
 	calls     map[string]loop.ToolCall // by id, from the answers
 	effects   map[string]loop.Effect
@@ -86,7 +89,7 @@ type audit struct {
 
 func newAudit(t *rapid.T, spec loop.Spec) *audit {
 	a := &audit{
-		t: t, limits: spec.Limits, prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
+		t: t, limits: spec.Limits, contract: len(spec.Definition.OutputSchema) > 0, prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
 		alive: map[string]loop.CallHandedOut{}, approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
 	}
@@ -126,9 +129,10 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		a.fellBack(b)
 	case loop.ModelFailed:
 		a.failed = b.Class
-		if b.Class == loop.ErrorTextLoop {
+		if b.Class == loop.ErrorTextLoop && (a.started.Purpose == "" || a.started.Purpose == loop.PurposeWrapUp) {
 			a.textLoops++
 		}
+		a.plain = a.plain || b.Class == loop.ErrorRequest && a.schema
 		worked := !slices.Contains(neverStarted, b.Class)
 		if want := map[bool]loop.USD{true: a.held}[worked]; b.Cost.Total() != want {
 			a.t.Fatalf("a call that failed as %s is charged %s, want %s", b.Class, b.Cost.Total(), want)
@@ -379,6 +383,10 @@ func (a *audit) request(c loop.CallModel) {
 	r := c.Request
 	if r.ToolsAllowed == a.final || r.MaxOutputTokens != c.Started.MaxOutput {
 		a.t.Fatalf("tools allowed: %v in final turn: %v, output %d of %d", r.ToolsAllowed, a.final, r.MaxOutputTokens, c.Started.MaxOutput)
+	}
+	wanted := a.contract && a.prices[a.model].Structured && !a.final && !a.plain && !c.Beside()
+	if a.schema = len(r.OutputSchema) > 0; a.schema != wanted {
+		a.t.Fatalf("a request with schema %q, wanted: %v", r.OutputSchema, wanted)
 	}
 	var open []loop.ToolCall // of the assistant message before
 	for i, m := range r.Messages {

@@ -132,6 +132,11 @@ func (s *script) begin(words []string) {
 			s.spec.Price.ImageTokens = s.number(value)
 		case "schema":
 			s.spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)
+		case "structured": // the model can be held to a schema
+			s.spec.Price.Structured = true
+			for i := range s.spec.FallbackPrices {
+				s.spec.FallbackPrices[i].Structured = value != "first"
+			}
 		case "tell_model":
 			s.spec.Definition.OnDoubt = loop.DoubtTellsModel
 		case "depth":
@@ -575,6 +580,9 @@ func (s *script) tell(r loop.ModelRequest) {
 	}
 	if model := r.Provider + "/" + r.Model; model != s.spec.Definition.Model {
 		s.printf("  asks %s, native messages: %d", model, natives)
+	}
+	if r.OutputSchema != nil {
+		s.printf("  held to %s", r.OutputSchema)
 	}
 	s.told = len(r.Messages)
 }

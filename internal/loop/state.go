@@ -35,6 +35,8 @@ type State struct {
 	contract   contract
 	offered    string // the final answer that no message holds: of the built-in finish, or a child's
 
+	plainSince int // the model call whose schema was refused: no later one has it; 0: none was
+
 	besides *aside // what came of the newest call beside the conversation
 
 	trips    []Tripped
@@ -264,6 +266,7 @@ func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 // applyFailed settles the call, and notes what says more of the run than of the
 // provider.
 func (s *State) applyFailed(b ModelFailed) error {
+	s.notePlain(s.spend.open, b)
 	if err := s.spend.applyFailed(b); err != nil {
 		return err
 	}
