@@ -14,7 +14,9 @@ type textLoop struct {
 }
 
 // Error says what was repeated.
-func (t *textLoop) Error() string { return fmt.Sprintf("the %s repeats without end: %q", t.kind, t.words) }
+func (t *textLoop) Error() string {
+	return fmt.Sprintf("the %s repeats without end: %q", t.kind, t.words)
+}
 
 // listen returns what an adapter is to call for each fragment: those who watch get
 // it, and a request whose answer goes round in circles is given up, whether anybody
