@@ -147,7 +147,7 @@ func (o *owner) failed(ctx context.Context, a loop.CallModel, err error, latency
 		Message: strings.ToValidUTF8(me.Message, "�"), LatencyMS: latency.Milliseconds(),
 	}
 	cause := context.Cause(ctx)
-	round, chants := errors.AsType[*textLoop](cause)
+	round, chants := errors.AsType[*textLoopError](cause)
 	switch {
 	case chants:
 		record.Class, record.Message = loop.ErrorTextLoop, round.Error()

@@ -7,14 +7,14 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-// textLoop is why a request was given up: its answer went round in circles.
-type textLoop struct {
+// textLoopError is why a request was given up: its answer went round in circles.
+type textLoopError struct {
 	kind  loop.PartKind
 	words string
 }
 
 // Error says what was repeated.
-func (t *textLoop) Error() string {
+func (t *textLoopError) Error() string {
 	return fmt.Sprintf("the %s repeats without end: %q", t.kind, t.words)
 }
 
@@ -34,7 +34,7 @@ func (o *owner) listen(a loop.CallModel, cancel context.CancelCauseFunc) func(lo
 	return func(d loop.Delta) {
 		emit(d)
 		if chant := heard[d.Kind]; chant != nil && chant.Add(d.Text) {
-			cancel(&textLoop{d.Kind, chant.Words()})
+			cancel(&textLoopError{d.Kind, chant.Words()})
 		}
 	}
 }

@@ -22,8 +22,11 @@ var (
 func TestSubset(t *testing.T) {
 	t.Parallel()
 	closed := func(properties string, required ...string) string {
-		names, _ := json.Marshal(append([]string{}, required...))
-		return fmt.Sprintf(`{"type":"object","properties":{%s},"required":%s,"additionalProperties":false}`, properties, names)
+		names := ""
+		if len(required) > 0 {
+			names = `"` + strings.Join(required, `","`) + `"`
+		}
+		return fmt.Sprintf(`{"type":"object","properties":{%s},"required":[%s],"additionalProperties":false}`, properties, names)
 	}
 	deep := func(n int) string {
 		return strings.Repeat(`{"type":"object","additionalProperties":false,"required":["a"],"properties":{"a":`, n) + `{"type":"string"}` + strings.Repeat("}}", n)
