@@ -48,7 +48,8 @@ func providerList(c *config, env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list [PROVIDER]", Short: "List models, context windows and prices in USD per million tokens", Args: cobra.MaximumNArgs(1),
 		Long: "Lists the models of the providers that are configured here, with their context windows, their\n" +
-			"prices in USD per million tokens, and what they read besides text. A model with a note cannot run.",
+			"prices in USD per million tokens, what they read besides text, and whether the provider is asked to\n" +
+			"keep them to an agent's output schema. A model with a note cannot run.",
 		RunE: func(_ *cobra.Command, args []string) error {
 			opened, book, err := openBook(c)
 			if err != nil {
@@ -65,7 +66,7 @@ func providerList(c *config, env Env) *cobra.Command {
 				fmt.Fprintln(env.Stderr, "no provider is configured: set LOOPD_ANTHROPIC_API_KEY, LOOPD_OPENAI_API_KEY or LOOPD_GEMINI_API_KEY, or write a --providers file; --all lists every priced model")
 			}
 			fmt.Fprintf(env.Stdout, "prices: %s, of %s\n", book.Version(), book.Date().Format(time.DateOnly))
-			rows := [][]string{{"MODEL", "WINDOW", "MAX OUT", "INPUT", "CACHE READ", "CACHE WRITE", "OUTPUT", "READS", "NOTE"}}
+			rows := [][]string{{"MODEL", "WINDOW", "MAX OUT", "INPUT", "CACHE READ", "CACHE WRITE", "OUTPUT", "READS", "SCHEMA", "NOTE"}}
 			for _, name := range names {
 				for _, l := range book.List(name) {
 					rows = append(rows, listingRow(l))
@@ -84,13 +85,17 @@ func listingRow(l pricing.Listing) []string {
 	for _, kind := range l.Reads {
 		reads = append(reads, string(kind))
 	}
+	schema := "-"
+	if l.Structured {
+		schema = "yes"
+	}
 	note := l.Why
 	if len(l.Tiers) > 0 {
 		note = strings.TrimSpace(note + " dearer above " + strconv.FormatInt(l.Tiers[0].AboveInput, 10) + " tokens")
 	}
 	return []string{
 		l.Ref, tokens(l.Window), tokens(l.MaxOutput), perMillion(l.Rates.Input), perMillion(l.Rates.CacheRead),
-		perMillion(l.Rates.CacheWrite5m), perMillion(l.Rates.Output), strings.Join(reads, ","), note,
+		perMillion(l.Rates.CacheWrite5m), perMillion(l.Rates.Output), strings.Join(reads, ","), schema, note,
 	}
 }
 

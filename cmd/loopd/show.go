@@ -202,6 +202,7 @@ var advices = map[loopdv1.StopReason]string{
 	loopdv1.StopReason_STOP_REASON_NEAR_DUPLICATE:       "The tool gives one result whatever it is asked: check it, or say in the result that there is nothing.",
 	loopdv1.StopReason_STOP_REASON_NO_NOVELTY:           "The tools bring nothing new: add one that does, or narrow what is asked.",
 	loopdv1.StopReason_STOP_REASON_MONOLOGUE:            "The model repeats its own words: check the instructions, or try another model.",
+	loopdv1.StopReason_STOP_REASON_TEXT_LOOP:            "The model writes the same words without end: see what above leads it there, or try another model or a higher temperature.",
 	loopdv1.StopReason_STOP_REASON_ERROR_STREAK:         "Check the tools above from outside loopd: they only failed. The run can be started again once they answer.",
 	loopdv1.StopReason_STOP_REASON_UNKNOWN_TOOL:         "The model asks for tools that the agent lacks: add them, or stop mentioning them in the instructions.",
 	loopdv1.StopReason_STOP_REASON_INVALID_ARGS:         "Make the tool's input_schema and description clearer: the model cannot write arguments that fit.",

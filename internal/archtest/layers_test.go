@@ -59,7 +59,7 @@ var testOnly = []string{
 // loopImports is all that the core may import. None of it does I/O, knows the
 // time of day, starts anything or is random.
 var loopImports = []string{
-	"bytes", "cmp", "crypto/sha256", "encoding/binary", "encoding/hex", "encoding/json", "errors", "fmt", "hash",
+	"bytes", "cmp", "compress/flate", "crypto/sha256", "encoding/binary", "encoding/hex", "encoding/json", "errors", "fmt", "hash",
 	"iter", "maps", "math", "math/big", "math/bits", "reflect", "regexp", "slices", "sort", "strconv", "strings",
 	"time", "unicode", "unicode/utf8", "golang.org/x/text/unicode/norm",
 }

@@ -57,6 +57,7 @@ func scenarios() []scenario {
 		{name: "retry", spec: enginetest.Spec(send), script: []enginetest.Answer{
 			{Calls: []loop.ToolCall{call(send)}, Fail: []error{throttled(0)}}, {Text: "done", Fail: []error{throttled(2 * time.Minute)}},
 		}},
+		{name: "text loop", spec: enginetest.Spec(send), script: []enginetest.Answer{{Calls: []loop.ToolCall{call(send)}, Chants: 1}, enginetest.Say("done")}},
 		wrapUp, contract, queue,
 	}, handedOut(asks)...)
 }

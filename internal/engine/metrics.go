@@ -189,6 +189,8 @@ func failureCode(b loop.ModelFailed) string {
 		return "timeout"
 	case b.Class == loop.ErrorCancelled:
 		return "cancelled"
+	case b.Class == loop.ErrorTextLoop:
+		return "text_loop"
 	case b.Status >= 500:
 		return "5xx"
 	case b.Status == 400 || b.Status == 401 || b.Status == 403 || b.Status == 408 || b.Status == 429:

@@ -31,6 +31,7 @@ func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
 	span := o.spans.chat(bounded, a)
 
 	request, refusal := o.prepare(a), o.place.refusal()
+	request.Emit = o.listen(a, cancel)
 	results := make(chan modelResult, 1)
 	fork(o.e.sup, results, func() modelResult { return o.generate(bounded, request, refusal) }, func(p any) modelResult {
 		return modelResult{err: &loop.ModelError{Class: loop.ErrorInternal, Message: fmt.Sprintf("the provider's adapter panicked: %v", p)}}
@@ -69,20 +70,16 @@ func (o *owner) settle(ctx context.Context, a loop.CallModel, r modelResult, lat
 	return failed
 }
 
-// prepare adds to a request what is no part of the run: where its fragments go,
-// and what the adapter remembers.
+// prepare adds to a request what is no part of the run: what the adapter remembers.
 func (o *owner) prepare(a loop.CallModel) loop.ModelRequest {
 	req := a.Request
-	if a.Beside() { // nobody watches, and nothing of it comes again
+	if a.Beside() { // nothing of it comes again
 		return req
 	}
 	if o.memoOf != a.Started.Model {
 		o.memo, o.memoOf = loop.Memo{}, a.Started.Model
 	}
 	req.Memo = &o.memo
-	if sink := o.e.cfg.Deltas; sink != nil {
-		req.Emit = func(d loop.Delta) { sink.Emit(o.lease.Run, a.Started.Call, d) }
-	}
 	return req
 }
 
@@ -127,6 +124,9 @@ func (o *owner) answered(a loop.CallModel, m loop.ModelAnswer, latency time.Dura
 	if m.UsageMissing || m.Usage.Input() == 0 { // no request reads nothing
 		record.Usage, record.Cost, record.Estimated = worstUsage(a.Started), loop.LostCost(loop.ErrorLost, a.Started.Hold), true
 	}
+	if o.state.HearsTextLoops() && !a.Beside() {
+		record.Chant = loop.TextLoopIn(m.Message, m.Finish)
+	}
 	if record.Cost.Total() > a.Started.Hold {
 		o.e.metrics.breaches.WithLabelValues("cost").Inc()
 		o.log.Error("a model call cost more than its hold", "hold_usd", a.Started.Hold.String(), "cost_usd", record.Cost.Total().String(), "call", a.Started.Call)
@@ -146,7 +146,11 @@ func (o *owner) failed(ctx context.Context, a loop.CallModel, err error, latency
 		Call: a.Started.Call, Class: me.Class, Status: me.Status, Code: me.Code,
 		Message: strings.ToValidUTF8(me.Message, "�"), LatencyMS: latency.Milliseconds(),
 	}
-	switch cause := context.Cause(ctx); {
+	cause := context.Cause(ctx)
+	round, chants := errors.AsType[*textLoopError](cause)
+	switch {
+	case chants:
+		record.Class, record.Message = loop.ErrorTextLoop, round.Error()
 	case errors.Is(cause, errCancelled), errors.Is(cause, errDraining), errors.Is(cause, loop.ErrLeaseLost):
 		record.Class, record.Message = loop.ErrorCancelled, cause.Error()
 	case errors.Is(cause, context.DeadlineExceeded):

@@ -88,6 +88,7 @@ type ModelAnswered struct {
 	Usage         Usage   `json:"usage"`
 	Cost          Cost    `json:"cost"`
 	Estimated     bool    `json:"estimated,omitempty"` // usage was not reported; Cost is the hold
+	Chant         string  `json:"chant,omitempty"`     // what the answer repeats until its end: it is not used, and asked for again
 	ResponseID    string  `json:"response_id,omitempty"`
 	ResponseModel string  `json:"response_model,omitempty"`
 	LatencyMS     int64   `json:"latency_ms,omitempty"`

@@ -85,7 +85,7 @@ func (h *history) randomPrice() loop.Price {
 	const perMillion = loop.MicroUSD
 	p := loop.Price{
 		Model: "sim/one", Version: "1", Window: rarely[int64](h, 200_000, 32_000, 8_000),
-		MaxOutput: rarely[int64](h, 0, 8_000, 300, 100),
+		MaxOutput: rarely[int64](h, 0, 8_000, 300, 100), Structured: h.odds(2),
 		Rates: loop.Rates{
 			Input: 3 * perMillion, CacheRead: perMillion * 3 / 10, CacheWrite5m: perMillion * 15 / 4, CacheWrite1h: 6 * perMillion,
 			Output: 15 * perMillion, Reasoning: pick[loop.USD](h, 15, 25, 5) * perMillion,

@@ -40,6 +40,7 @@ const (
 	circling mood = "circling" // two calls in turn, or the same few again and again
 	chanting mood = "chanting" // the same words, without end
 	guessing mood = "guessing" // another argument each time, the same failure
+	droning  mood = "droning"  // answers that are given up for going round, or come whole and do
 )
 
 var (
@@ -70,7 +71,7 @@ func live(t *rapid.T) *history {
 	h := &history{t: t, now: epoch0, state: &loop.State{}, crashes: 6, drains: 4}
 	h.spec = h.randomSpec()
 	h.wire = h.odds(4)
-	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing)
+	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing, droning)
 	if h.mood == guessing { // else the guards of errors come first
 		h.spec.Limits.NearDuplicates, h.spec.Limits.ErrorIters = 2, 4
 	}
@@ -382,7 +383,7 @@ func (h *history) callModel(a loop.CallModel) {
 	h.pass(h.pause())
 	started := a.Started
 	h.signal(64) // during the call
-	if h.odds(8) {
+	if h.odds(8) || h.mood == droning && h.odds(3) {
 		h.modelFails(started)
 		return
 	}
@@ -396,8 +397,11 @@ func (h *history) modelFails(started loop.ModelStarted) {
 	class := pick(h,
 		loop.ErrorThrottle, loop.ErrorNotStarted, loop.ErrorServer, loop.ErrorMidStream, loop.ErrorTimeout, loop.ErrorThrottle, loop.ErrorCancelled,
 		loop.ErrorThrottle, loop.ErrorServer, loop.ErrorMidStream, loop.ErrorTimeout, loop.ErrorCancelled, loop.ErrorThrottle, loop.ErrorServer,
-		loop.ErrorQuota, loop.ErrorContext, loop.ErrorRequest, loop.ErrorAuth, loop.ErrorInternal,
+		loop.ErrorQuota, loop.ErrorContext, loop.ErrorRequest, loop.ErrorAuth, loop.ErrorInternal, loop.ErrorTextLoop,
 	)
+	if h.mood == droning {
+		class = loop.ErrorTextLoop
+	}
 	failed := loop.ModelFailed{Call: started.Call, Class: class, Message: "no luck", Cost: loop.LostCost(class, started.Hold)}
 	if class.Retryable() && h.odds(12) {
 		failed.NoRetry = "no retry tokens left"
@@ -480,6 +484,8 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 		finish = loop.FinishPaused
 	case stubborn, circling, chanting, guessing:
 		finish = loop.FinishToolCalls
+	case droning:
+		finish = pick(h, finish, loop.FinishDone)
 	}
 	m := loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel}
 	if h.odds(8) {
@@ -488,7 +494,7 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 	if text := pick(h, "", "so far so good", "<b>42</b> \u2028"); text != "" {
 		m.Parts = append(m.Parts, loop.TextPart(text))
 	}
-	if h.mood == chanting {
+	if h.mood == chanting || h.mood == droning && h.odds(2) {
 		m.Parts = append(m.Parts, loop.TextPart(strings.Repeat("And so it goes, on and on. ", 20)))
 	}
 	if finish == loop.FinishRefused {
@@ -514,7 +520,7 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 		}
 	}
 	answered := loop.ModelAnswered{Call: started.Call, Message: m, Finish: finish, Usage: h.randomUsage(started)}
-	answered.Cost = h.state.Price().Cost(answered.Usage)
+	answered.Cost, answered.Chant = h.state.Price().Cost(answered.Usage), loop.TextLoopIn(m, finish)
 	if h.odds(12) { // the provider reports nothing: charged at the hold
 		answered.Usage, answered.Estimated, answered.Cost = loop.Usage{}, true, loop.Cost{Output: started.Hold}
 	}

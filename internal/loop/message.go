@@ -209,6 +209,7 @@ const (
 	ErrorRequest    ErrorClass = "request"     // 400, 404, 422: the same request fails again
 	ErrorAuth       ErrorClass = "auth"        // 401, 403
 	ErrorCancelled  ErrorClass = "cancelled"   // loopd gave up the call: cancel, drain
+	ErrorTextLoop   ErrorClass = "text_loop"   // loopd gave up the call: the answer went round in circles
 	ErrorLost       ErrorClass = "lost"        // the worker died while the call was in flight
 	ErrorInternal   ErrorClass = "internal"    // a fault of loopd's own, such as a panic in an adapter
 )

@@ -147,6 +147,12 @@ func (s *State) afterFailure(now time.Time) Action {
 	if beside(s.spend.failedPurpose) {
 		return s.afterAside(f, now)
 	}
+	if f.Class == ErrorTextLoop {
+		return s.afterTextLoop()
+	}
+	if f.Class == ErrorRequest && f.Call == s.plainSince {
+		return nil // once more, without the schema
+	}
 	retryable := s.retryable(f)
 	if f.Class.FallbackAllowed() && (!retryable || f.Code == CodeCircuitOpen || f.RetryAt.After(now.Add(longBackoff))) {
 		if a := s.fallBack(f.Class, f.Code, excerpt(f.Message, evidenceExcerpt)); a != nil {
@@ -221,7 +227,10 @@ func (s *State) afterAnswer(time.Time) Action {
 	if a == nil {
 		return nil
 	}
-	if a.wrapUp {
+	switch {
+	case a.finish == finishChant:
+		return s.afterTextLoop()
+	case a.wrapUp:
 		return s.stopOn(*s.final)
 	}
 	switch a.finish {

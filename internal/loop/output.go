@@ -56,7 +56,7 @@ func (s *State) schemaOf(p plan) json.RawMessage {
 	if p.purpose == PurposeWrapUp {
 		return nil
 	}
-	return s.spec.Definition.OutputSchema
+	return s.outputSchema()
 }
 
 // nextCheck is the next part of the contract that the final answer must pass, or

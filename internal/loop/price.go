@@ -78,6 +78,9 @@ type Price struct {
 	// ImageTokens is the most that one image counts as input; 0 = not known, then
 	// a bound is assumed that no model is known to pass.
 	ImageTokens int64 `json:"image_tokens,omitempty"`
+	// Structured: the provider can keep this model to a JSON Schema. False: it
+	// cannot, or it is not known.
+	Structured bool `json:"structured,omitempty"`
 	// Free marks a model that costs nothing, such as one on the operator's own
 	// machine: the only row in which rates may be zero.
 	Free bool `json:"free,omitempty"`

@@ -59,11 +59,12 @@ var neverStarted = []loop.ErrorClass{
 // audit keeps its own books, from the events and from what the world saw, and
 // knows nothing of the core's.
 type audit struct {
-	t      *rapid.T
-	limits loop.Limits
-	acts   map[string]loop.Verdict
-	prices map[string]loop.Price // by model
-	model  string                // in use
+	t        *rapid.T
+	limits   loop.Limits
+	acts     map[string]loop.Verdict
+	contract bool                  // the agent has an output schema
+	prices   map[string]loop.Price // by model
+	model    string                // in use
 
 	committed, held loop.USD
 	usage           loop.Usage
@@ -74,6 +75,9 @@ type audit struct {
 	fallbacks       int
 	observed        int             // trips of guards that only observe
 	failed          loop.ErrorClass // how the newest model call failed; empty if it did not
+	textLoops       int             // answers that went round in circles
+	schema          bool            // the newest request of the conversation had one
+	plain           bool            // one was refused that did
 
 	calls     map[string]loop.ToolCall // by id, from the answers
 	effects   map[string]loop.Effect
@@ -93,7 +97,8 @@ type audit struct {
 
 func newAudit(t *rapid.T, spec loop.Spec) *audit {
 	a := &audit{
-		t: t, limits: spec.Limits, acts: spec.Definition.Acts, prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
+		t: t, limits: spec.Limits, acts: spec.Definition.Acts, contract: len(spec.Definition.OutputSchema) > 0,
+		prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
 		alive: map[string]loop.CallHandedOut{}, approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
 		perTool: map[string]int{}, caps: map[string]int{},
@@ -118,6 +123,9 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		a.modelStarted(b)
 	case loop.ModelAnswered:
 		a.failed = ""
+		if b.Chant != "" {
+			a.textLoops++
+		}
 		if b.Cost.Total() > a.held {
 			a.t.Fatalf("the call cost %s, its hold was %s", b.Cost.Total(), a.held)
 		}
@@ -132,6 +140,10 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		a.fellBack(b)
 	case loop.ModelFailed:
 		a.failed = b.Class
+		if b.Class == loop.ErrorTextLoop && (a.started.Purpose == "" || a.started.Purpose == loop.PurposeWrapUp) {
+			a.textLoops++
+		}
+		a.plain = a.plain || b.Class == loop.ErrorRequest && a.schema
 		worked := !slices.Contains(neverStarted, b.Class)
 		if want := map[bool]loop.USD{true: a.held}[worked]; b.Cost.Total() != want {
 			a.t.Fatalf("a call that failed as %s is charged %s, want %s", b.Class, b.Cost.Total(), want)
@@ -183,6 +195,9 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		}
 		if a.acts[b.Stop.Guard] == loop.VerdictNudge {
 			a.t.Fatalf("%s ends the run, and may only observe", b.Stop.Guard)
+		}
+		if b.State == loop.StateSucceeded && loop.ChantIn(b.Answer) != "" {
+			a.t.Fatalf("SUCCEEDED with a chant: %q", b.Answer)
 		}
 		if b.State == loop.StateSucceeded && (a.final || a.stopped || a.cancelled) {
 			a.t.Fatalf("SUCCEEDED after final turn %v, stop %v, cancel %v", a.final, a.stopped, a.cancelled)
@@ -259,6 +274,9 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 	a.quiet("a model call starts")
 	if (b.Purpose == loop.PurposeWrapUp) != a.final {
 		a.t.Fatalf("purpose %q, but final turn is %v", b.Purpose, a.final)
+	}
+	if a.textLoops > 1 {
+		a.t.Fatalf("the model is asked again after %d answers that went round in circles", a.textLoops)
 	}
 	price, known := a.prices[b.Model]
 	if !known || b.Model != a.model {
@@ -400,6 +418,10 @@ func (a *audit) request(c loop.CallModel) {
 	r := c.Request
 	if r.ToolsAllowed == a.final || r.MaxOutputTokens != c.Started.MaxOutput {
 		a.t.Fatalf("tools allowed: %v in final turn: %v, output %d of %d", r.ToolsAllowed, a.final, r.MaxOutputTokens, c.Started.MaxOutput)
+	}
+	wanted := a.contract && a.prices[a.model].Structured && !a.final && !a.plain && !c.Beside()
+	if a.schema = len(r.OutputSchema) > 0; a.schema != wanted {
+		a.t.Fatalf("a request with schema %q, wanted: %v", r.OutputSchema, wanted)
 	}
 	var open []loop.ToolCall // of the assistant message before
 	for i, m := range r.Messages {

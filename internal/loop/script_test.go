@@ -23,7 +23,8 @@ import (
 // One second passes with every line of the world. The script appends intents by
 // itself, as the engine does, until the world is needed. The world's words:
 //
-//	answer FINISH [usage=IN/OUT|usage=none] ["TEXT" | TOOL ARGS | TOOL! ARGS | ...]   a ! marks arguments that fail the schema
+//	answer FINISH [usage=IN/OUT|usage=none] ["TEXT" | TOOL ARGS | TOOL! ARGS | ...]   a ! marks arguments that fail the schema,
+//	                               and "20× TEXT" is said 20 times
 //	fail CLASS [DELAY]             the model call fails; the provider asks for DELAY
 //	result CALL|* OUTCOME TEXT     a tool call ends; * is every call on the wire
 //	doubt CALL REASON              nobody knows whether the call ran
@@ -133,6 +134,11 @@ func (s *script) begin(words []string) {
 			s.spec.Price.ImageTokens = s.number(value)
 		case "schema":
 			s.spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)
+		case "structured": // the model can be held to a schema
+			s.spec.Price.Structured = true
+			for i := range s.spec.FallbackPrices {
+				s.spec.FallbackPrices[i].Structured = value != "first"
+			}
 		case "tell_model":
 			s.spec.Definition.OnDoubt = loop.DoubtTellsModel
 		case "depth":
@@ -397,7 +403,11 @@ func (s *script) answer(finish, rest string) {
 		case strings.HasPrefix(part, `"`) && finish == string(loop.FinishRefused):
 			body.Message.Parts = append(body.Message.Parts, loop.Part{Kind: loop.PartRefusal, Text: strings.Trim(part, `"`)})
 		case strings.HasPrefix(part, `"`):
-			body.Message.Parts = append(body.Message.Parts, loop.TextPart(strings.Trim(part, `"`)))
+			text := strings.Trim(part, `"`)
+			if n, line, ok := strings.Cut(text, "× "); ok { // said so many times
+				text = strings.Repeat(line, int(s.number(n)))
+			}
+			body.Message.Parts = append(body.Message.Parts, loop.TextPart(strings.ReplaceAll(text, `\n`, "\n")))
 		default:
 			calls++
 			name, args, _ := strings.Cut(part, " ")
@@ -412,6 +422,7 @@ func (s *script) answer(finish, rest string) {
 			body.Message.Parts = append(body.Message.Parts, loop.Part{Kind: loop.PartToolCall, Call: &call})
 		}
 	}
+	body.Chant = loop.TextLoopIn(body.Message, body.Finish)
 	s.model, s.busy = nil, false
 	s.append(body)
 }
@@ -607,6 +618,9 @@ func (s *script) tell(r loop.ModelRequest) {
 	}
 	if model := r.Provider + "/" + r.Model; model != s.spec.Definition.Model {
 		s.printf("  asks %s, native messages: %d", model, natives)
+	}
+	if r.OutputSchema != nil {
+		s.printf("  held to %s", r.OutputSchema)
 	}
 	s.told = len(r.Messages)
 }

@@ -29,10 +29,13 @@ type State struct {
 	empties    int       // empty answers in a row
 	truncated  int       // truncated answers in a row
 	truncTotal int
-	unknowns   int // answers with an unknown stop reason in a row
-	pauses     int // paused answers in a row
+	unknowns   int        // answers with an unknown stop reason in a row
+	pauses     int        // paused answers in a row
+	textLoops  []Evidence // answers of the run that went round in circles
 	contract   contract
 	offered    string // the final answer that no message holds: of the built-in finish, or a child's
+
+	plainSince int // the model call whose schema was refused: no later one has it; 0: none was
 
 	besides *aside // what came of the newest call beside the conversation
 
@@ -112,7 +115,7 @@ func (s *State) apply(e Event) error {
 	case ModelAnswered:
 		err = s.applyAnswered(b, e)
 	case ModelFailed:
-		err = s.spend.applyFailed(b)
+		err = s.applyFailed(b)
 	case FellBack:
 		err = s.applyFellBack(b, e)
 	case RateWaited:
@@ -234,6 +237,10 @@ func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 	if (b.Finish == FinishDone && a.text == "") || (b.Finish == FinishToolCalls && len(b.Message.Calls()) == 0) {
 		a.finish = finishEmpty
 	}
+	if b.Chant != "" {
+		a.finish = finishChant
+		s.noteTextLoop(b.Chant)
+	}
 	s.answer = a
 	s.count(a.finish)
 	if !b.Estimated && b.Usage.Input() > 0 {
@@ -252,6 +259,19 @@ func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 	}
 	if !wrapUp { // after a wrap-up no request follows that would need results
 		s.planCalls(b.Message.Calls(), whySkipped(a.finish))
+	}
+	return nil
+}
+
+// applyFailed settles the call, and notes what says more of the run than of the
+// provider.
+func (s *State) applyFailed(b ModelFailed) error {
+	s.notePlain(s.spend.open, b)
+	if err := s.spend.applyFailed(b); err != nil {
+		return err
+	}
+	if b.Class == ErrorTextLoop && !beside(s.spend.failedPurpose) {
+		s.noteTextLoop(b.Message)
 	}
 	return nil
 }

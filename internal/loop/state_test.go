@@ -290,6 +290,7 @@ func TestClosedSets(t *testing.T) {
 		loop.ErrorServer: {true, false}, loop.ErrorMidStream: {true, false}, loop.ErrorTimeout: {true, false},
 		loop.ErrorContext: {false, true}, loop.ErrorRequest: {false, true}, loop.ErrorAuth: {false, true},
 		loop.ErrorCancelled: {false, false}, loop.ErrorLost: {true, false}, loop.ErrorInternal: {false, false}, "": {false, false},
+		loop.ErrorTextLoop: {false, false},
 	} {
 		if class.Retryable() != want.retry || class.Free() != want.free {
 			t.Errorf("%s: retryable %v, free %v", class, class.Retryable(), class.Free())

@@ -18,7 +18,10 @@ import (
 
 var trajectories = flag.String("trajectories", "", "folder of recorded runs (*.jsonl.gz) that TestTrajectories replays instead of its corpus")
 
-const corpusFile = "testdata/trajectories/corpus.jsonl.gz"
+const (
+	corpusFile  = "testdata/trajectories/corpus.jsonl.gz"
+	answersFile = "testdata/trajectories/answers.jsonl.gz"
+)
 
 // trajectory is one recorded run of somebody else's agent.
 type trajectory struct {
@@ -29,7 +32,8 @@ type trajectory struct {
 	Benchmark string `json:"benchmark"`
 	// Messages are the model's answers in the whole run.
 	Messages int              `json:"assistant_messages"`
-	Steps    []trajectoryPart `json:"steps"` // answers with tool calls
+	Steps    []trajectoryPart `json:"steps"`   // answers with tool calls
+	Answers  []string         `json:"answers"` // what the model said, in answersFile only
 	Outcome  struct {
 		Success bool `json:"success"`
 	} `json:"outcome"`

@@ -178,12 +178,13 @@ const (
 // the window, since a larger request is refused unpaid.
 func (s *State) inputBound() int64 {
 	t := &s.talk
-	bound := t.stretched(prefixBound(s.spec.Definition) + t.since(0))
+	schema := s.schemaBound()
+	bound := t.stretched(prefixBound(s.spec.Definition) + schema + t.since(0))
 	if t.anchor > 0 {
 		bound = min(bound, t.anchor+t.stretched(t.since(t.anchorAt)+anchoredFraming))
 	}
 	if t.counted > 0 {
-		bound = min(bound, t.counted+t.counted/countedShare+t.stretched(countedFraming+t.since(t.countedAt)))
+		bound = min(bound, t.counted+t.counted/countedShare+t.stretched(countedFraming+schema+t.since(t.countedAt))) // it counts no schema
 	}
 	return min(bound, s.chain.price().Window)
 }
@@ -206,7 +207,7 @@ func (s *State) inputEstimate() int64 {
 	case t.counted > 0:
 		from, size = t.countedAt, t.counted
 	default:
-		size = (prefixBound(s.spec.Definition)-hiddenPrompt)/bytesPerToken + hiddenPrompt
+		size = (prefixBound(s.spec.Definition)+s.schemaBound()-hiddenPrompt)/bytesPerToken + hiddenPrompt
 	}
 	for _, b := range t.bounds[from:] {
 		size += b % anyDocument / bytesPerToken

@@ -10,16 +10,17 @@ import (
 
 // Listing is one row of the catalogue: what is known of a model.
 type Listing struct {
-	Ref       string // "provider/model"; other names may mean the same row
-	Version   string // of the list that the row is from
-	Window    int64  // context window, tokens; 0 = not known
-	MaxOutput int64  // tokens; 0 = not known
-	Rates     loop.Rates
-	Tiers     []loop.Tier     // by AboveInput, rising
-	Reads     []loop.PartKind // besides text
-	Free      bool            // costs nothing, as the operator says
-	Complete  bool            // loopd runs the model
-	Why       string          // it does not; empty if it does
+	Ref        string // "provider/model"; other names may mean the same row
+	Version    string // of the list that the row is from
+	Window     int64  // context window, tokens; 0 = not known
+	MaxOutput  int64  // tokens; 0 = not known
+	Rates      loop.Rates
+	Tiers      []loop.Tier     // by AboveInput, rising
+	Reads      []loop.PartKind // besides text
+	Structured bool            // the provider can keep it to a JSON Schema
+	Free       bool            // costs nothing, as the operator says
+	Complete   bool            // loopd runs the model
+	Why        string          // it does not; empty if it does
 }
 
 // List is all that the book knows of a provider's models now, by reference, the
@@ -36,7 +37,7 @@ func (b *Book) List(provider string) []Listing {
 			price, err := r.price(provider+"/"+r.ID, p.version, now)
 			l := Listing{
 				Ref: price.Model, Version: price.Version, Window: price.Window, MaxOutput: price.MaxOutput,
-				Rates: price.Rates, Tiers: price.Tiers, Reads: price.Reads, Free: price.Free, Complete: err == nil,
+				Rates: price.Rates, Tiers: price.Tiers, Reads: price.Reads, Structured: price.Structured, Free: price.Free, Complete: err == nil,
 			}
 			if err != nil {
 				l.Why = err.Error()

@@ -74,6 +74,31 @@ func TestReadsAndMaxOutput(t *testing.T) {
 	}
 }
 
+// TestStructured: only of models of which it is documented does the book say that
+// they can be kept to a schema, and an operator says it of others.
+func TestStructured(t *testing.T) {
+	t.Parallel()
+	book := bundled(t)
+	for ref, want := range map[string]bool{
+		"anthropic/claude-sonnet-4-5": true, "anthropic/claude-haiku-4-5-20251001": true, "anthropic/claude-opus-4-1": false,
+		"openai/gpt-4o": true, "openai/gpt-5.2": true, "openai/gpt-4-turbo": false, "openai/o3-mini": true, "openai/gpt-5.2-pro": false,
+		"azure/gpt-4o": true, "gemini/gemini-2.5-pro": true, "xai/grok-4-1-fast": true, "xai/grok-3": false,
+		"mistral/mistral-medium-3.5": true, "groq/llama-3.3-70b-versatile": false, "openrouter/openai/gpt-4o": true,
+		"bedrock/global.anthropic.claude-opus-4-6-v1:0": false, // its endpoints that loopd speaks to refuse schemas
+	} {
+		if got, err := book.Price(ref); err != nil || got.Structured != want {
+			t.Errorf("%s: structured %v, want %v, error %v", ref, got.Structured, want, err)
+		}
+	}
+	own := load(t, strings.Replace(localBook, `"free": true`, `"free": true, "structured": true`, 1))
+	if got, err := own.Price("ollama/qwen3:14b"); err != nil || !got.Structured {
+		t.Errorf("%+v, %v: the operator says that the model is", got, err)
+	}
+	if list := own.List("ollama"); !list[len(list)-1].Structured && !list[0].Structured && !list[1].Structured {
+		t.Errorf("the listing does not show it: %+v", list)
+	}
+}
+
 // The list has xAI's prices for small prompts only, which would have let a long
 // run overshoot. The rows that correct it are gone if this fails.
 func TestLongPromptsOfXAIAreDearer(t *testing.T) {

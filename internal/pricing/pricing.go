@@ -13,14 +13,15 @@
 //	{"version": "our contract of 2026-08", "providers": [
 //	  {"provider": "openai", "models": [
 //	    {"id": "gpt-4o", "match": {"starts_with": "gpt-4o-2"}, "context_window": 128000, "max_output": 16384,
-//	     "reads": ["image", "document"], "prices": {"input_mtok": 2, "cache_read_mtok": 1, "output_mtok": 8}}]},
+//	     "reads": ["image", "document"], "structured": true, "prices": {"input_mtok": 2, "cache_read_mtok": 1, "output_mtok": 8}}]},
 //	  {"provider": "ollama", "models": [
 //	    {"id": "qwen3:8b", "context_window": 40960, "free": true}]}]}
 //
 // Prices are USD per million tokens. One that rises with the size of the input is
 // {"base": 2, "tiers": [{"start": 200000, "price": 4}]}; prices may be a list,
 // each with the "constraint": {"start_date": "2026-09-01"} it holds from. A model
-// without a price is refused unless it is spelled out as free.
+// without a price is refused unless it is spelled out as free. With "structured" the
+// provider is asked to keep the model to an agent's output schema.
 package pricing
 
 import (

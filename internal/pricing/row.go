@@ -170,6 +170,7 @@ type row struct {
 	MaxOutput     int64           `json:"max_output"`
 	Reads         []loop.PartKind `json:"reads"`
 	ImageTokens   int64           `json:"image_tokens"`
+	Structured    bool            `json:"structured"`
 	Free          bool            `json:"free"`
 	Prices        dated           `json:"prices"`
 }
@@ -200,7 +201,7 @@ func (r row) covers(name string) bool {
 func (r row) price(ref, version string, now time.Time) (loop.Price, error) {
 	price := loop.Price{
 		Model: ref, Version: version, Window: r.ContextWindow, MaxOutput: r.MaxOutput,
-		Reads: slices.Clone(r.Reads), ImageTokens: r.ImageTokens, Free: r.Free,
+		Reads: slices.Clone(r.Reads), ImageTokens: r.ImageTokens, Structured: r.Structured, Free: r.Free,
 	}
 	if r.Free {
 		return price, price.Validate()

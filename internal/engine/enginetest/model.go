@@ -41,6 +41,9 @@ type Answer struct {
 	Gate <-chan struct{}
 	// Rate is what the response's headers said.
 	Rate loop.RateReport
+	// Chants is how many of the first requests for this answer are never answered:
+	// the model writes the same words until the request is given up.
+	Chants int
 	// Panic makes the adapter crash.
 	Panic bool
 }
@@ -78,6 +81,9 @@ func (m *Model) Generate(ctx context.Context, req loop.ModelRequest) (loop.Model
 			return loop.ModelAnswer{}, &loop.ModelError{Class: loop.ErrorCancelled, Message: "the request was given up"}
 		}
 	}
+	if n < answer.Chants {
+		return chant(ctx, req.Emit)
+	}
 	built := answer.build()
 	for _, p := range built.Message.Parts {
 		if p.Kind == loop.PartText && req.Emit != nil {
@@ -85,6 +91,24 @@ func (m *Model) Generate(ctx context.Context, req loop.ModelRequest) (loop.Model
 		}
 	}
 	return built, nil
+}
+
+// ChantedWords are what a model that chants writes, fragment after fragment.
+const ChantedWords = "and so it goes, on and on, "
+
+// mostChanted is where a chant ends that nobody stops: an output cap.
+const mostChanted = 100_000
+
+func chant(ctx context.Context, emit func(loop.Delta)) (loop.ModelAnswer, error) {
+	for range mostChanted {
+		if emit != nil {
+			emit(loop.Delta{Kind: loop.PartReasoning, Text: ChantedWords})
+		}
+		if ctx.Err() != nil {
+			return loop.ModelAnswer{}, &loop.ModelError{Class: loop.ErrorCancelled, Message: "the request was given up"}
+		}
+	}
+	return loop.ModelAnswer{}, &loop.ModelError{Class: loop.ErrorInternal, Message: "nobody stopped the chant"}
 }
 
 // next notes the request and finds its answer, and how many asked for it before.

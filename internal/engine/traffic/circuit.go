@@ -48,7 +48,7 @@ func judge(class loop.ErrorClass) verdict {
 		return failing
 	case loop.ErrorQuota:
 		return unpaid
-	case loop.ErrorThrottle, loop.ErrorContext, loop.ErrorRequest, loop.ErrorAuth:
+	case loop.ErrorThrottle, loop.ErrorContext, loop.ErrorRequest, loop.ErrorAuth, loop.ErrorTextLoop:
 		return alive
 	}
 	return silent

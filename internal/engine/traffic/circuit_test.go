@@ -32,6 +32,7 @@ func TestClasses(t *testing.T) {
 		loop.ErrorRequest:    {closed, closed, closed},
 		loop.ErrorContext:    {closed, closed, closed},
 		loop.ErrorAuth:       {closed, closed, closed},
+		loop.ErrorTextLoop:   {closed, closed, closed},
 		loop.ErrorCancelled:  {closed, closed, halfOpen},
 		loop.ErrorInternal:   {closed, closed, halfOpen},
 		loop.ErrorLost:       {closed, closed, halfOpen},

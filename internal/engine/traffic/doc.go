@@ -77,6 +77,7 @@
 //	request      sign of life     never retried
 //	context      sign of life     never retried
 //	auth         sign of life     never retried
+//	text_loop    sign of life     never retried: asked once more by the run
 //	cancelled    nothing          never retried
 //	internal     nothing          never retried
 //	lost         nothing          5

@@ -370,6 +370,7 @@ func TestRetryTokens(t *testing.T) {
 		"lost":        {loop.ErrorLost, 100},
 		"timeout":     {loop.ErrorTimeout, 50},
 		"request":     {loop.ErrorRequest, 0},
+		"text loop":   {loop.ErrorTextLoop, 0},
 		"quota":       {loop.ErrorQuota, 0},
 		"cancelled":   {loop.ErrorCancelled, 0},
 	} {

@@ -54,6 +54,12 @@ func newHead(req loop.ModelRequest) (head, error) {
 	if err != nil {
 		return head{}, err
 	}
+	if f := formatOf(req.OutputSchema); f != nil {
+		if out == nil {
+			out = &outputConfig{}
+		}
+		out.Format = f
+	}
 	h := head{
 		Model: req.Model, MaxTokens: req.MaxOutputTokens, Stream: true,
 		Thinking: think, OutputConfig: out, Tools: tools(req.Tools),

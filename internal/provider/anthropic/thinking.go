@@ -100,7 +100,8 @@ type thinking struct {
 }
 
 type outputConfig struct {
-	Effort string `json:"effort"`
+	Effort string  `json:"effort,omitempty"`
+	Format *format `json:"format,omitempty"`
 }
 
 const (

@@ -54,6 +54,9 @@ type generationConfig struct {
 	MaxOutputTokens int64           `json:"maxOutputTokens,omitempty"` // thoughts included
 	Temperature     *float64        `json:"temperature,omitempty"`
 	ThinkingConfig  *thinkingConfig `json:"thinkingConfig,omitempty"`
+
+	ResponseMimeType   string          `json:"responseMimeType,omitempty"`
+	ResponseJSONSchema json.RawMessage `json:"responseJsonSchema,omitempty"`
 }
 
 type thinkingConfig struct {
@@ -115,6 +118,7 @@ func encode(req loop.ModelRequest) ([]byte, error) {
 			ThinkingConfig: thinking(req.Reasoning, req.Model),
 		},
 	}
+	h.GenerationConfig.hold(req)
 	if len(h.Tools) > 0 && !req.ToolsAllowed {
 		// The tools stay declared: taking them away loses the prompt cache, and
 		// calls in the history would refer to nothing.

@@ -12,8 +12,8 @@ import (
 // Profile is how one server differs from the others, as data: an operator may
 // take a row of Profiles and change single members of it in a configuration
 // file. What servers answer needs no profile: the oddities of all are read from
-// all. Strict schemas are never asked for, since each server allows another
-// subset of JSON Schema there; loopd checks arguments itself.
+// all. Strict schemas of arguments are never asked for, since each server allows
+// another subset of JSON Schema there; loopd checks arguments itself.
 type Profile struct {
 	Name      string `yaml:"name"`
 	BaseURL   string `yaml:"base_url"`   // up to what stands before /chat/completions; "" = must be configured
@@ -27,6 +27,9 @@ type Profile struct {
 	CacheKeyHeader string `yaml:"cache_key_header"` // the run's cache key is sent in this header; "" = in none
 	Effort         string `yaml:"effort"`           // how reasoning effort is asked for: one of the Effort constants
 	NoCalls        string `yaml:"no_calls"`         // how calls are forbidden: ByToolChoice or ByOmission
+
+	Structured          string `yaml:"structured"`            // how an answer is held to a schema: one of the Structured constants
+	StructuredWithTools bool   `yaml:"structured_with_tools"` // also in requests with tools; false: the server refuses it there, or the model calls none
 
 	Replay        string `yaml:"replay"`          // the model's own reasoning in a history: one of the Replay constants
 	CallIDs       string `yaml:"call_ids"`        // AnyID or NineAlphanumerics
@@ -83,78 +86,103 @@ const (
 // says where its facts come from; "recorded" means testdata.
 var profiles = [...]Profile{
 	{ // developers.openai.com/api/reference: chat; guides/file-inputs: PDF as data only; recorded.
+		// guides/structured-outputs: json_schema, with tools too.
 		// Its newest reasoning models take tools here only with effort "none"; the Responses API takes both.
 		Name: "openai", BaseURL: "https://api.openai.com/v1", NeedsKey: true, KeyHeader: bearerHeader,
 		OutputLimit: MaxCompletionTokens, StreamOptions: true, PromptCacheKey: true, Effort: EffortMember, NoCalls: ByToolChoice,
-		Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaURL, Documents: MediaData,
+		Structured: StructuredSchema, StructuredWithTools: true, Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaURL, Documents: MediaData,
 	},
 	{ // learn.microsoft.com/azure/foundry/openai/api-version-lifecycle: https://RESOURCE.openai.azure.com/openai/v1 needs
 		// no api-version; the older .../openai/deployments/NAME does, in query. recorded.
+		// foundry/openai/how-to/structured-outputs: as at OpenAI.
 		Name: "azure", NeedsKey: true, KeyHeader: "api-key",
 		OutputLimit: MaxCompletionTokens, StreamOptions: true, PromptCacheKey: true, Effort: EffortMember, NoCalls: ByToolChoice,
-		Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaURL, Documents: MediaData,
+		Structured: StructuredSchema, StructuredWithTools: true, Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaURL, Documents: MediaData,
 	},
 	{ // docs.aws.amazon.com/bedrock: inference-chat-completions (https://bedrock-runtime.REGION.amazonaws.com/openai/v1, or
 		// https://bedrock-mantle.REGION.api.aws/v1), api-keys-use (bearer), model-parameters-openai (max_completion_tokens).
+		// structured-output names Converse and InvokeModel only; bedrock-mantle answers 400 to a schema for Claude.
 		Name: "bedrock", NeedsKey: true, KeyHeader: bearerHeader,
 		OutputLimit: MaxCompletionTokens, StreamOptions: true, Effort: EffortMember, NoCalls: ByToolChoice,
-		Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaData, Documents: MediaNone,
+		Structured: StructuredNone, Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaData, Documents: MediaNone,
 	},
 	{ // api-docs.deepseek.com/guides/thinking_mode: reasoning_content must come back with calls, also an empty one
 		// (deepseek-ai/deepseek-harness discussion 1850); tool_choice is refused while thinking (mozilla-ai/any-llm 1384). recorded.
+		// guides/json_mode: json_object only; of json_schema: "This response_format type is unavailable now" (pydantic-ai).
 		Name: "deepseek", BaseURL: "https://api.deepseek.com/v1", NeedsKey: true, KeyHeader: bearerHeader,
 		OutputLimit: MaxTokens, StreamOptions: true, Effort: EffortThinking, NoCalls: ByOmission,
-		Replay: ReplayRequire, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaNone, Documents: MediaNone,
+		Structured: StructuredObject, Replay: ReplayRequire, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaNone, Documents: MediaNone,
 	},
 	{ // ai.google.dev/gemini-api/docs/openai: images as data; recorded: empty call ids, signatures that must come back.
+		// Models before Gemini 3 refuse a schema beside tools (googleapis/js-genai 727).
 		Name: "gemini", BaseURL: "https://generativelanguage.googleapis.com/v1beta/openai", NeedsKey: true, KeyHeader: bearerHeader,
 		OutputLimit: MaxTokens, StreamOptions: true, Effort: EffortMember, NoCalls: ByToolChoice,
-		Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaData, Documents: MediaNone,
+		Structured: StructuredSchema, Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaData, Documents: MediaNone,
 	},
 	{ // console.groq.com/docs/api-reference; "property 'reasoning_content' is unsupported" in a history, and the same of
 		// reasoning (janhq/jan 8136, karthink/gptel 774). recorded.
+		// docs/structured-outputs: "Streaming and tool use are not currently supported with Structured Outputs".
 		Name: "groq", BaseURL: "https://api.groq.com/openai/v1", NeedsKey: true, KeyHeader: bearerHeader,
 		OutputLimit: MaxCompletionTokens, StreamOptions: true, Effort: EffortMember, NoCalls: ByToolChoice,
-		Replay: ReplayStrip, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaURL, Documents: MediaNone,
+		Structured: StructuredNone, Replay: ReplayStrip, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaURL, Documents: MediaNone,
 	},
 	{ // github.com/ggml-org/llama.cpp tools/server README: the template's own switches; recorded with reasoning_content in
 		// the history and content left out.
+		// A schema becomes a grammar; "Cannot use custom grammar constraints with tools".
 		Name: "llamacpp", BaseURL: "http://localhost:8080/v1", KeyHeader: bearerHeader,
 		OutputLimit: MaxTokens, StreamOptions: true, Effort: EffortTemplate, NoCalls: ByToolChoice,
-		Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaURL, Documents: MediaNone,
+		Structured: StructuredSchema, Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaURL, Documents: MediaNone,
 	},
 	{ // docs.mistral.ai: reasoning_effort, prompt_cache_key, document_url. Refused: stream_options and max_completion_tokens
 		// (422, openai/openai-agents-python 442, eca 231), other ids (code 3280, anomalyco/opencode 1680), user directly
 		// after tool (code 3230, BerriAI/litellm 17761), members it does not know. recorded.
+		// capabilities/structured_output: json_schema; nothing is said of tools beside it.
 		Name: "mistral", BaseURL: "https://api.mistral.ai/v1", NeedsKey: true, KeyHeader: bearerHeader,
 		OutputLimit: MaxTokens, PromptCacheKey: true, Effort: EffortMember, NoCalls: ByToolChoice,
-		Replay: ReplayStrip, CallIDs: NineAlphanumerics, NullContent: false, Images: MediaURL, Documents: MediaDocumentURL,
+		Structured: StructuredSchema, Replay: ReplayStrip, CallIDs: NineAlphanumerics, NullContent: false,
+		Images: MediaURL, Documents: MediaDocumentURL,
 	},
 	{ // docs.ollama.com/api/openai-compatibility; tool_choice is ignored, also "none" (ollama/ollama 17921). recorded.
+		// A schema is a grammar for all that is written, so no tool is called beside it (8095, 11037).
 		Name: "ollama", BaseURL: "http://localhost:11434/v1", KeyHeader: bearerHeader,
 		OutputLimit: MaxTokens, StreamOptions: true, Effort: EffortMember, NoCalls: ByOmission,
-		Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaData, Documents: MediaNone,
+		Structured: StructuredSchema, Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaData, Documents: MediaNone,
 	},
 	{ // openrouter.ai/docs: reasoning-tokens (effort or max_tokens; reasoning_details come back unchanged), prompt-caching
 		// (routing is sticky by itself), PDF as data or address. recorded.
+		// structured-outputs: json_schema; whether tools may stand beside it is up to who serves the model.
 		Name: "openrouter", BaseURL: "https://openrouter.ai/api/v1", NeedsKey: true, KeyHeader: bearerHeader,
 		OutputLimit: MaxTokens, StreamOptions: true, Effort: EffortObject, NoCalls: ByToolChoice,
-		Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaURL, Documents: MediaURL,
+		Structured: StructuredSchema, Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaURL, Documents: MediaURL,
 	},
 	{ // docs.vllm.ai/en/stable/features/reasoning_outputs: reasoning, once reasoning_content; enable_thinking in the template.
+		// features/structured_outputs: as with ollama, no tool is called beside it (vllm-project/vllm 39929).
 		Name: "vllm", BaseURL: "http://localhost:8000/v1", KeyHeader: bearerHeader,
 		OutputLimit: MaxTokens, StreamOptions: true, Effort: EffortTemplate, NoCalls: ByToolChoice,
-		Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaURL, Documents: MediaNone,
+		Structured: StructuredSchema, Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaURL, Documents: MediaNone,
 	},
 	{ // docs.x.ai: prompt-caching/maximizing-cache-hits (header x-grok-conv-id); recorded: reasoning outside the completion.
+		// structured-outputs: all models; with tools the Grok 4 family, which alone is marked in the price book.
 		Name: "xai", BaseURL: "https://api.x.ai/v1", NeedsKey: true, KeyHeader: bearerHeader,
 		OutputLimit: MaxCompletionTokens, StreamOptions: true, CacheKeyHeader: "X-Grok-Conv-Id", Effort: EffortMember, NoCalls: ByToolChoice,
-		Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaURL, Documents: MediaNone,
+		Structured: StructuredSchema, StructuredWithTools: true, Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaURL, Documents: MediaNone,
 	},
 	{ // Any other server: what most imitate. recorded of nine of them.
 		Name: Compatible, KeyHeader: bearerHeader,
 		OutputLimit: MaxTokens, StreamOptions: true, Effort: EffortMember, NoCalls: ByToolChoice,
-		Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true, Images: MediaURL, Documents: MediaData,
+		Structured: StructuredNone, Replay: ReplayKeep, CallIDs: AnyID, UserAfterTool: true, NullContent: true,
+		Images: MediaURL, Documents: MediaData,
 	},
 }
 
@@ -225,6 +253,7 @@ func (p Profile) Validate() error {
 		{"output_limit", p.OutputLimit, []string{MaxTokens, MaxCompletionTokens}},
 		{"effort", p.Effort, []string{EffortOmitted, EffortMember, EffortObject, EffortThinking, EffortTemplate}},
 		{"no_calls", p.NoCalls, []string{ByToolChoice, ByOmission}},
+		{"structured", p.Structured, []string{StructuredSchema, StructuredObject, StructuredNone}},
 		{"replay", p.Replay, []string{ReplayKeep, ReplayStrip, ReplayRequire}},
 		{"call_ids", p.CallIDs, []string{AnyID, NineAlphanumerics}},
 		{"images", p.Images, []string{MediaNone, MediaData, MediaURL}},

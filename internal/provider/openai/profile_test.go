@@ -57,6 +57,7 @@ func TestProfileValidate(t *testing.T) {
 		{func(p *openai.Profile) { p.Effort = "" }, "effort"},
 		{func(p *openai.Profile) { p.NoCalls = "never" }, "no_calls"},
 		{func(p *openai.Profile) { p.Replay = "maybe" }, "replay"},
+		{func(p *openai.Profile) { p.Structured = "yes" }, `structured "yes": write json_schema or json_object or none`},
 		{func(p *openai.Profile) { p.CallIDs = "short" }, "call_ids"},
 		{func(p *openai.Profile) { p.Images = openai.MediaDocumentURL }, "images"},
 		{func(p *openai.Profile) { p.Documents = "file" }, "documents"},

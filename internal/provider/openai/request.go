@@ -14,19 +14,20 @@ const wire = "openai"
 
 // request is everything but the messages, which follow it already encoded.
 type request struct {
-	Model               string         `json:"model"`
-	Tools               []tool         `json:"tools,omitempty"`
-	ToolChoice          string         `json:"tool_choice,omitempty"`
-	MaxTokens           int64          `json:"max_tokens,omitempty"`
-	MaxCompletionTokens int64          `json:"max_completion_tokens,omitempty"`
-	Temperature         *float64       `json:"temperature,omitempty"`
-	ReasoningEffort     string         `json:"reasoning_effort,omitempty"`
-	Reasoning           *reasoning     `json:"reasoning,omitempty"`
-	Thinking            *thinking      `json:"thinking,omitempty"`
-	ChatTemplate        *chatTemplate  `json:"chat_template_kwargs,omitempty"`
-	Stream              bool           `json:"stream"`
-	StreamOptions       *streamOptions `json:"stream_options,omitempty"`
-	PromptCacheKey      string         `json:"prompt_cache_key,omitempty"`
+	Model               string          `json:"model"`
+	Tools               []tool          `json:"tools,omitempty"`
+	ToolChoice          string          `json:"tool_choice,omitempty"`
+	MaxTokens           int64           `json:"max_tokens,omitempty"`
+	MaxCompletionTokens int64           `json:"max_completion_tokens,omitempty"`
+	Temperature         *float64        `json:"temperature,omitempty"`
+	ReasoningEffort     string          `json:"reasoning_effort,omitempty"`
+	Reasoning           *reasoning      `json:"reasoning,omitempty"`
+	Thinking            *thinking       `json:"thinking,omitempty"`
+	ChatTemplate        *chatTemplate   `json:"chat_template_kwargs,omitempty"`
+	ResponseFormat      *responseFormat `json:"response_format,omitempty"`
+	Stream              bool            `json:"stream"`
+	StreamOptions       *streamOptions  `json:"stream_options,omitempty"`
+	PromptCacheKey      string          `json:"prompt_cache_key,omitempty"`
 }
 
 // streamOptions asks for the last chunk with the usage; without it there is none.
@@ -83,7 +84,7 @@ func (p Profile) encode(req loop.ModelRequest) ([]byte, error) {
 
 // head is the request without its messages.
 func (p Profile) head(req loop.ModelRequest) request {
-	r := request{Model: req.Model, Temperature: req.Temperature, Stream: true}
+	r := request{Model: req.Model, Temperature: req.Temperature, ResponseFormat: p.hold(req), Stream: true}
 	if req.ToolsAllowed || p.NoCalls != ByOmission {
 		r.Tools = tools(req.Tools)
 	}

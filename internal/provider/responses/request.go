@@ -16,17 +16,18 @@ const wire = "openai_responses"
 
 // request is everything but the input, which is spliced in already encoded.
 type request struct {
-	Model           string     `json:"model"`
-	Instructions    string     `json:"instructions,omitempty"`
-	Tools           []tool     `json:"tools,omitempty"`
-	ToolChoice      string     `json:"tool_choice,omitempty"`
-	MaxOutputTokens int64      `json:"max_output_tokens,omitempty"`
-	Temperature     *float64   `json:"temperature,omitempty"`
-	Reasoning       *reasoning `json:"reasoning,omitempty"`
-	Include         []string   `json:"include,omitempty"`
-	Store           bool       `json:"store"`
-	Stream          bool       `json:"stream"`
-	PromptCacheKey  string     `json:"prompt_cache_key,omitempty"`
+	Model           string      `json:"model"`
+	Instructions    string      `json:"instructions,omitempty"`
+	Tools           []tool      `json:"tools,omitempty"`
+	ToolChoice      string      `json:"tool_choice,omitempty"`
+	MaxOutputTokens int64       `json:"max_output_tokens,omitempty"`
+	Temperature     *float64    `json:"temperature,omitempty"`
+	Reasoning       *reasoning  `json:"reasoning,omitempty"`
+	Text            *textFormat `json:"text,omitempty"`
+	Include         []string    `json:"include,omitempty"`
+	Store           bool        `json:"store"`
+	Stream          bool        `json:"stream"`
+	PromptCacheKey  string      `json:"prompt_cache_key,omitempty"`
 }
 
 type reasoning struct {
@@ -83,7 +84,7 @@ type dialect struct {
 func (d dialect) encode(req loop.ModelRequest) ([]byte, error) {
 	r := request{
 		Model: req.Model, Tools: tools(req.Tools), MaxOutputTokens: req.MaxOutputTokens, Temperature: req.Temperature,
-		Stream: true, PromptCacheKey: req.CacheKey,
+		Text: textOf(req.OutputSchema), Stream: true, PromptCacheKey: req.CacheKey,
 	}
 	if strings.TrimSpace(req.Instructions) != "" {
 		r.Instructions = req.Instructions

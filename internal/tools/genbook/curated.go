@@ -9,15 +9,16 @@ import (
 
 // correction is a row of curated.json: what is set holds for each of its models.
 type correction struct {
-	Provider  string          `json:"provider"`
-	Models    []string        `json:"models"`
-	Match     json.RawMessage `json:"match"` // adds the model, before all others
-	Window    int64           `json:"context_window"`
-	InsteadOf int64           `json:"instead_of"` // the window that the list has
-	MaxOutput int64           `json:"max_output"`
-	Reads     []string        `json:"reads"`
-	Prices    json.RawMessage `json:"prices"`
-	Source    string          `json:"source"`
+	Provider   string          `json:"provider"`
+	Models     []string        `json:"models"`
+	Match      json.RawMessage `json:"match"` // adds the model, before all others
+	Window     int64           `json:"context_window"`
+	InsteadOf  int64           `json:"instead_of"` // the window that the list has
+	MaxOutput  int64           `json:"max_output"`
+	Reads      []string        `json:"reads"`
+	Structured bool            `json:"structured"` // the provider can keep the models to a JSON Schema
+	Prices     json.RawMessage `json:"prices"`
+	Source     string          `json:"source"`
 }
 
 // correct applies curated.json. A row that no longer fits the list is an error,
@@ -73,6 +74,7 @@ func (c correction) apply(book []chosen, id string) error {
 	if c.Reads != nil {
 		m.Reads = c.Reads
 	}
+	m.Structured = m.Structured || c.Structured
 	if c.Prices != nil {
 		m.Prices = c.Prices
 	}

@@ -7,8 +7,8 @@ import (
 )
 
 // lend gives the models of resellers the window of the vendor's own, where the
-// reseller's name for one leads to it, and what it reads. What a model can write
-// at once is up to the reseller, so it is not lent.
+// reseller's name for one leads to it, what it reads, and whether it can be kept to
+// a schema. What a model can write at once is up to the reseller, so it is not lent.
 //
 // A reseller's row that has one price for all sizes may only lack the tiers that
 // the vendor has. So it is lent no more than the vendor sells at its base price.
@@ -23,6 +23,7 @@ func lend(book []chosen) {
 			}
 			if vendor := find(book, name, id); vendor != nil && vendor.Window != 0 {
 				m.Window, m.Reads = vendor.Window, vendor.Reads
+				m.Structured = vendor.Structured && book[i].name != "bedrock" // whose endpoints that loopd speaks to refuse schemas
 				if starts := tierStart.FindSubmatch(vendor.Prices); starts != nil && !tierStart.Match(m.Prices) {
 					first, _ := strconv.ParseInt(string(starts[1]), 10, 64) // the pattern admits digits only
 					m.Window = min(m.Window, first)

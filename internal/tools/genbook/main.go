@@ -39,12 +39,13 @@ type provider struct {
 }
 
 type model struct {
-	ID        string          `json:"id"`
-	Match     json.RawMessage `json:"match"`
-	Window    int64           `json:"context_window,omitempty"`
-	MaxOutput int64           `json:"max_output,omitempty"`
-	Reads     []string        `json:"reads,omitempty"`
-	Prices    json.RawMessage `json:"prices"`
+	ID         string          `json:"id"`
+	Match      json.RawMessage `json:"match"`
+	Window     int64           `json:"context_window,omitempty"`
+	MaxOutput  int64           `json:"max_output,omitempty"`
+	Reads      []string        `json:"reads,omitempty"`
+	Structured bool            `json:"structured,omitempty"`
+	Prices     json.RawMessage `json:"prices"`
 }
 
 // chosen is a provider of the book.
