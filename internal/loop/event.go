@@ -301,6 +301,9 @@ type Tripped struct {
 	Say       string     `json:"say,omitempty"` // text for the model, of nudges and final answers
 	// Until is when a pause ends by itself, as a wrap-up. Of a pause only.
 	Until time.Time `json:"until,omitzero"`
+	// Field is the limit to raise, as in the API: of a pause, and where the guard has
+	// several. Empty: LimitField knows.
+	Field string `json:"field,omitempty"`
 	// Gauges are what all guards saw at that moment.
 	Gauges []Gauge `json:"gauges,omitempty"`
 }

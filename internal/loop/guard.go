@@ -72,6 +72,9 @@ func (s *State) trip(p plan, now time.Time) []Tripped {
 			}
 			continue
 		}
+		if act, ok := s.spec.Definition.Acts[t.Guard]; ok && act == VerdictPause {
+			t.Verdict = act
+		}
 		if t.Verdict == VerdictFinalTurn && !s.wrapsUp() {
 			t.Verdict = VerdictStop
 		}
@@ -80,6 +83,7 @@ func (s *State) trip(p plan, now time.Time) []Tripped {
 	if len(ending) == 0 {
 		return nudges
 	}
+	ending = decisive(ending)
 	if ending[0].Verdict == VerdictFinalTurn {
 		ending[0].Say = finalWords
 	}

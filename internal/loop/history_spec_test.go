@@ -46,6 +46,9 @@ func (h *history) randomSpec() loop.Spec {
 	if h.odds(8) {
 		spec.Attachments = []loop.Part{attachment(pick(h, "image", "notes", "pdf"))}
 	}
+	if h.odds(3) {
+		spec.Definition.Acts = h.randomActs()
+	}
 	if h.odds(4) {
 		spec.Definition.OnDoubt = loop.DoubtTellsModel
 	}

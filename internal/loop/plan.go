@@ -81,9 +81,13 @@ func (s *State) fitTokens(p plan, final int64) plan {
 	if fits := room(p); fits < p.output {
 		p.output = fits
 	}
-	if p.output < min(minOutput, wanted) {
+	if least := min(minOutput, wanted); p.output < least {
+		field := fieldTotalTokens
+		if l.OutputTokens-used.AllOutput()-final < least {
+			field = fieldOutputTokens
+		}
 		p.refused = &Tripped{
-			Guard: "tokens", Verdict: VerdictFinalTurn, Reason: TokenBudget,
+			Guard: "tokens", Verdict: VerdictFinalTurn, Reason: TokenBudget, Field: field,
 			Observed: fmt.Sprintf("%d tokens used, next call reads up to %d", used.Total(), p.input),
 			Limit:    fmt.Sprintf("%d total, %d output", l.TotalTokens, l.OutputTokens),
 			Message:  "the next model call could pass the run's token budget, so it was not made",

@@ -20,19 +20,28 @@ import (
 func TestHistories(t *testing.T) {
 	ends := map[loop.StopReason]int{}
 	var events, recovered, fallbacks int
+	resumed := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		h := live(t)
 		ends[h.audit.finished.Stop.Reason]++
 		events += len(h.journal)
 		recovered += 6 - h.crashes
 		fallbacks += h.audit.fallbacks
+		for how, n := range h.audit.pauses {
+			resumed[how] += n
+		}
 	})
-	t.Logf("%d events, %d crashes, %d fallbacks, ends: %v", events, recovered, fallbacks, ends)
+	t.Logf("%d events, %d crashes, %d fallbacks, pauses: %v, ends: %v", events, recovered, fallbacks, resumed, ends)
 	if checks, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err != nil || checks < 10_000 {
 		return
 	}
 	if fallbacks == 0 {
 		t.Error("no history fell back on another model")
+	}
+	for _, how := range []string{"asked", "by a guard", "resumed", "raised", "told", "nobody raised"} {
+		if resumed[how] == 0 {
+			t.Errorf("no history was paused and %q: the test does not try what it promises", how)
+		}
 	}
 	for _, r := range loop.StopReasons() {
 		if !slices.Contains(unreached, r) && ends[r] == 0 {
@@ -80,6 +89,9 @@ type audit struct {
 	perAnswer map[string]int                // first sends by the answer's part of the call id
 
 	final, stopped, cancelled bool
+	paused                    bool
+	raise                     []loop.Tripped // what guards paused it for
+	pauses                    map[string]int // what became of pauses
 	finished                  *loop.Finished
 }
 
@@ -88,6 +100,7 @@ func newAudit(t *rapid.T, spec loop.Spec) *audit {
 		t: t, limits: spec.Limits, prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
 		alive: map[string]loop.CallHandedOut{}, approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
+		pauses: map[string]int{},
 	}
 	for _, p := range spec.FallbackPrices {
 		a.prices[p.Model] = p
@@ -149,7 +162,7 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 	case loop.CallDoubted:
 		a.state[b.CallID] = "doubt"
 	case loop.CallResolved:
-		a.resolved(b)
+		a.callResolved(b)
 	case loop.ApprovalRequested:
 		a.quiet("an approval is asked for")
 	case loop.ApprovalDecided:
@@ -163,6 +176,12 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 	case loop.Tripped:
 		a.final = a.final || b.Verdict == loop.VerdictFinalTurn
 		a.stopped = a.stopped || b.Verdict == loop.VerdictStop
+		a.trippedPause(b)
+	case loop.PauseRequested:
+		a.paused = true
+		a.pauses["asked"]++
+	case loop.Resumed:
+		a.resumed(b)
 	case loop.CancelRequested:
 		a.cancelled = true
 	case loop.Finished:
@@ -219,8 +238,11 @@ func (a *audit) fellBack(b loop.FellBack) {
 	a.fallbacks++
 }
 
-// quiet says that nothing may start after a cancel.
+// quiet says that nothing may start after a cancel, or while the run is paused.
 func (a *audit) quiet(what string) {
+	if a.paused {
+		a.t.Fatalf("%s while the run is paused", what)
+	}
 	if a.cancelled {
 		a.t.Fatalf("%s after the run was cancelled", what)
 	}
@@ -325,7 +347,7 @@ func (a *audit) childFinished(b loop.ChildFinished) {
 	a.state[b.CallID] = string(b.State)
 }
 
-func (a *audit) resolved(b loop.CallResolved) {
+func (a *audit) callResolved(b loop.CallResolved) {
 	a.state[b.CallID] = string(b.Resolution)
 	if b.Resolution == loop.ResolvedRetry {
 		a.retries[b.CallID]++
