@@ -158,13 +158,17 @@ func (e *NotRaisedError) Error() string {
 	if e.Observed != "" {
 		text += " (observed: " + e.Observed + ")"
 	}
-	switch {
-	case e.Field == "":
+	if e.Field == "" {
 		return text + ": give an input to resume it"
-	case e.TakesInput:
-		return fmt.Sprintf("%s: raise %s above the %s in force, or give an input", text, e.Field, e.InForce)
 	}
-	return fmt.Sprintf("%s: raise %s above the %s in force", text, e.Field, e.InForce)
+	text += ": raise " + e.Field
+	if e.InForce != "" {
+		text += " above the " + e.InForce + " in force"
+	}
+	if e.TakesInput {
+		text += ", or give an input"
+	}
+	return text
 }
 
 // CheckResume is the rule for going on after guards paused a run: each tripped limit
