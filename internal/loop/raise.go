@@ -187,3 +187,7 @@ func CheckResume(required []RequiredAction, inForce Limits, r Resumed) error {
 	}
 	return nil
 }
+
+// Text is the limit with that name in the API, for people: "12", "1.5", "10m0s". "":
+// there is none.
+func (l Limits) Text(field string) string { return measureOf(l, field).text }
