@@ -191,7 +191,7 @@ type lines struct {
 	run       string
 	caps      *loopdv1.Limits
 	limits    loop.Limits // in force, by the events so far
-	iteration int32 // the open one; 0 = none
+	iteration int32       // the open one; 0 = none
 	since     time.Time
 	cost      loop.USD
 	calls     []string // of the open iteration, in the order they were asked for
