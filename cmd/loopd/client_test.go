@@ -85,6 +85,14 @@ func (f *fakeServer) CancelRun(_ context.Context, req *loopdv1.CancelRunRequest)
 	return f.run, f.got(req)
 }
 
+func (f *fakeServer) PauseRun(_ context.Context, req *loopdv1.PauseRunRequest) (*loopdv1.Run, error) {
+	return f.run, f.got(req)
+}
+
+func (f *fakeServer) ResumeRun(_ context.Context, req *loopdv1.ResumeRunRequest) (*loopdv1.Run, error) {
+	return f.run, f.got(req)
+}
+
 func (f *fakeServer) ApproveToolCall(_ context.Context, req *loopdv1.ApproveToolCallRequest) (*loopdv1.ToolCall, error) {
 	return f.call, f.got(req)
 }
@@ -263,6 +271,9 @@ func TestUsageErrors(t *testing.T) {
 		"run list --state bogus", "run list --limit -1", "run list -o xml", "run approve no-call", "run resolve r/c1-1",
 		"run resolve r/c1-1 --as maybe", "run start -f - --input -", "agent", "agent apply", "agent apply -f /does/not/exist",
 		"run start --agent a --input x --wait --watch",
+		"run pause", "run resume", "run resume r --raise max_cost_usd", "run resume r --raise max_cost=2", "run resume r --raise max_cost_usd=dear",
+		"run resume r --raise max_iterations=1.5", "run resume r --raise deadline=20", "run resume r --raise context_stop_at=all",
+		"run resume r --raise max_iterations=1 --raise max_iterations=2", "run resume r --raise no_progress_stop=maybe",
 		"run submit", "run submit r/c1-1", "run submit r c1-1 --result @/does/not/exist", "run submit r c1-1 --failed --result=", "run doubts r",
 		"run resolve r c1-1 --as retry --result done", "run resolve r c1-1 c1-2 --as retry",
 		"approval", "approval list --state bogus", "approval list --limit -1", "approval show", "approval show no-call", "approval approve .c1-1",

@@ -20,6 +20,12 @@ func (s realStore) CreateRun(ctx context.Context, run loop.RunRef, spec loop.Spe
 }
 
 func (s realStore) Signal(ctx context.Context, run loop.RunRef, body loop.Body) error {
+	switch b := body.(type) {
+	case loop.PauseRequested:
+		return s.store.Pause(ctx, run, b, postgres.Idempotency{})
+	case loop.Resumed:
+		return s.store.Resume(ctx, run, func(postgres.Run) (loop.Resumed, error) { return b, nil }, postgres.Idempotency{})
+	}
 	return s.store.Signal(ctx, run, body, postgres.Idempotency{})
 }
 

@@ -29,6 +29,7 @@ tells how the run stands:
   9 failed   10 cancelled   130 interrupted`,
 	}
 	group.AddCommand(c.runStart(), c.runShow(), c.runWatch(), c.runList(), c.runCancel(),
+		c.runPause(), c.runResume(),
 		c.runApprove(), c.runDeny(), c.runSubmit(), c.runDoubts(), c.runResolve())
 	return group
 }
@@ -289,11 +290,7 @@ func (c *client) runCancel() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if c.output == "json" {
-			return writeJSON(c.env.Stdout, run)
-		}
-		_, err = fmt.Fprintf(c.env.Stdout, "%s %s\n", run.GetName(), stateOf(run))
-		return err
+		return c.writeState(run)
 	}
 	return cmd
 }

@@ -142,7 +142,13 @@ func dash(s string) string {
 func nextMoves(run *loopdv1.Run, children []childRun) []string {
 	var moves []string
 	for _, action := range run.GetRequiredActions() {
-		moves = append(moves, answerMoves(action)...)
+		if action.GetKind() != loopdv1.RequiredAction_KIND_RAISE {
+			moves = append(moves, answerMoves(action)...)
+		}
+	}
+	moves = append(moves, raiseMoves(run)...)
+	if run.GetState() == loopdv1.RunState_RUN_STATE_PAUSED {
+		moves = append(moves, "loopd run resume "+run.GetName())
 	}
 	for _, child := range children {
 		if child.run.GetState() == loopdv1.RunState_RUN_STATE_REQUIRES_ACTION {
@@ -211,7 +217,7 @@ var advices = map[loopdv1.StopReason]string{
 	loopdv1.StopReason_STOP_REASON_PAUSE_LOOP:           "The provider kept pausing its answer: try again later, or use another model.",
 	loopdv1.StopReason_STOP_REASON_REFUSAL:              "The model refuses this input: change the input or the instructions.",
 	loopdv1.StopReason_STOP_REASON_UNKNOWN_STOP_REASON:  "The provider ended its answer with a word that this loopd does not know: update loopd.",
-	loopdv1.StopReason_STOP_REASON_OUTPUT_INVALID:    "The answer breaks the output contract as listed above: relax the schema, or show an example in the instructions.",
+	loopdv1.StopReason_STOP_REASON_OUTPUT_INVALID:       "The answer breaks the output contract as listed above: relax the schema, or show an example in the instructions.",
 	loopdv1.StopReason_STOP_REASON_IN_DOUBT_UNRESOLVED:  "Nobody said in time what became of a call: check that system by hand before you start the run again.",
 	loopdv1.StopReason_STOP_REASON_PROVIDER_ERROR:       "The provider refused the request: check the model's name, the key and the account's credit.",
 	loopdv1.StopReason_STOP_REASON_PROVIDER_UNAVAILABLE: "The provider did not answer: start the run again when it does.",

@@ -153,7 +153,7 @@ func (c *client) readStream(ctx context.Context, name string, seen *int64, flags
 // waits reports whether an event makes the run wait for a person.
 func waits(e *loopdv1.Event) bool {
 	suspended, ok := body(e).(loop.Suspended)
-	return ok && slices.Contains([]loop.Wait{loop.WaitApproval, loop.WaitInDoubt, loop.WaitResult}, suspended.Reason)
+	return ok && slices.Contains([]loop.Wait{loop.WaitApproval, loop.WaitInDoubt, loop.WaitResult, loop.WaitRaise}, suspended.Reason)
 }
 
 // body decodes an event. Kinds that this loopd does not know are nil: a newer
@@ -188,8 +188,10 @@ func (p *jsonEvents) delta(d *loopdv1.Delta) error {
 type lines struct {
 	w         io.Writer
 	draft     draft
+	run       string
 	caps      *loopdv1.Limits
-	iteration int32 // the open one; 0 = none
+	limits    loop.Limits // in force, by the events so far
+	iteration int32       // the open one; 0 = none
 	since     time.Time
 	cost      loop.USD
 	calls     []string // of the open iteration, in the order they were asked for
@@ -197,7 +199,7 @@ type lines struct {
 	names     map[string]string // of the tools of all calls so far, by the call's id
 }
 
-func (p *lines) begin(run *loopdv1.Run) { p.caps = run.GetLimits() }
+func (p *lines) begin(run *loopdv1.Run) { p.run, p.caps = run.GetName(), run.GetLimits() }
 
 func (p *lines) delta(d *loopdv1.Delta) error {
 	p.draft.add(d)
@@ -227,6 +229,7 @@ func (p *lines) event(e *loopdv1.Event) error {
 	case loop.Tripped:
 		p.close(at)
 		p.sayf("guard %s: %s: %s", b.Guard, b.Verdict, b.Message)
+		p.pausedBy(b)
 	case loop.Suspended:
 		p.close(at)
 		p.sayf("waits: %s", b.Reason)
@@ -236,6 +239,12 @@ func (p *lines) event(e *loopdv1.Event) error {
 		}
 	case loop.CancelRequested:
 		p.sayf("cancel requested %s", b.Reason)
+	case loop.Created:
+		p.limits = b.Spec.Limits
+	case loop.PauseRequested:
+		p.pauseRequested(b)
+	case loop.Resumed:
+		p.resumed(b)
 	case loop.Finished:
 		p.close(at)
 	default:

@@ -19,6 +19,8 @@ type scenario struct {
 	spec   loop.Spec
 	script []enginetest.Answer
 	child  []enginetest.Answer // of a run that is asked childInput
+	pause  string              // the tool whose first call is under way when somebody pauses the run
+	never  bool                // nobody raises a limit
 }
 
 const childInput = "look into it"
@@ -59,7 +61,27 @@ func scenarios() []scenario {
 		}},
 		{name: "text loop", spec: enginetest.Spec(send), script: []enginetest.Answer{{Calls: []loop.ToolCall{call(send)}, Chants: 1}, enginetest.Say("done")}},
 		wrapUp, contract, queue,
-	}, handedOut(asks)...)
+	}, append(handedOut(asks), heldBack(asks)...)...)
+}
+
+// heldBack are the scenarios in which a person or a guard pauses the run.
+func heldBack(asks func(...loop.ToolSpec) []enginetest.Answer) []scenario {
+	batch := []enginetest.Answer{
+		enginetest.Ask(call(send), enginetest.Call("wipe", "{}"), enginetest.Call("put", `{"n":1}`)), enginetest.Ask(call(put)), enginetest.Say("done"),
+	}
+	raised := scenario{name: "raise", spec: enginetest.Spec(put, send), script: []enginetest.Answer{
+		enginetest.Ask(call(put)), enginetest.Ask(call(send)), enginetest.Ask(enginetest.Call("send", `{"n":2}`)), enginetest.Say("done"),
+	}}
+	raised.spec.Limits.Iterations = 2
+	raised.spec.Definition.Acts = map[string]loop.Verdict{"iterations": loop.VerdictPause}
+	unraised := raised
+	unraised.name, unraised.never = "raise that never comes", true
+	unraised.spec.Limits.WallTime = 10 * time.Minute
+	return []scenario{
+		{name: "pause", spec: enginetest.Spec(put), script: asks(put), pause: "put"},
+		{name: "pause with an approval open", spec: enginetest.Spec(put, send, wipe), script: batch, pause: "send"},
+		raised, unraised,
+	}
 }
 
 // handedOut are the scenarios in which somebody else runs the call.
@@ -163,12 +185,20 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 		w.tools.Replies[t.Name] = func(int) loop.ToolReply { return enginetest.OK("result of " + t.Name) }
 	}
 	run := w.create(sc.spec)
+	if sc.pause != "" {
+		w.tools.Replies[sc.pause] = func(n int) loop.ToolReply {
+			if n == 0 {
+				w.signal(run, loop.PauseRequested{By: "ann"})
+			}
+			return enginetest.OK("result of " + sc.pause)
+		}
+	}
 	first := w.worker()
 	if befall != nil {
 		befall(run, first)
 	}
 	w.start(first)
-	retries := w.live(run, func() {
+	retries := w.live(run, !sc.never, func() {
 		switch {
 		case len(w.workers) == 1 && first.Context().Err() != nil:
 			second := w.worker()
@@ -185,9 +215,9 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 }
 
 // live lets time pass until the run ends. It starts workers as each tick says, and
-// decides what waits: it approves, and resolves calls in doubt by the truth. It
-// returns how often it had a call sent again.
-func (w *world) live(run loop.RunRef, tick func()) map[string]int {
+// decides what waits: it approves, resumes, raises limits if it may, and resolves
+// calls in doubt by the truth. It returns how often it had a call sent again.
+func (w *world) live(run loop.RunRef, raises bool, tick func()) map[string]int {
 	w.Helper()
 	retries, decided := map[string]int{}, map[string]bool{}
 	for range 2000 {
@@ -199,9 +229,13 @@ func (w *world) live(run loop.RunRef, tick func()) map[string]int {
 		}
 		for _, ref := range w.store.Runs() {
 			h := w.store.Head(ref)
+			if h.State == loop.StatePaused && !decided[ref.ID] {
+				decided[ref.ID] = true
+				w.signal(ref, loop.Resumed{By: "ann", Input: "Go on."})
+			}
 			for _, a := range h.RequiredActions {
 				once := fmt.Sprint(ref.ID, a.Kind, a.CallID, retries[ref.ID+a.CallID])
-				if h.State != loop.StateRequiresAction || decided[once] {
+				if h.State != loop.StateRequiresAction || decided[once] || a.Kind == loop.RequireRaise && !raises {
 					continue
 				}
 				decided[once] = true
@@ -219,6 +253,11 @@ func (w *world) decide(run loop.RunRef, a loop.RequiredAction, retries map[strin
 	switch a.Kind {
 	case "approve":
 		w.signal(run, loop.ApprovalDecided{CallID: a.CallID, ArgsHash: a.ArgsHash, Approved: true})
+		return
+	case "raise":
+		limits := w.state(run).Limits()
+		limits.Iterations += 5
+		w.signal(run, loop.Resumed{Limits: &limits})
 		return
 	case "submit", "answer":
 		w.signal(run, loop.ResultSubmitted{CallID: a.CallID, Attempt: a.Attempt, Outcome: loop.OutcomeOK, Content: "result of " + a.Tool})

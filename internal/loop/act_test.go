@@ -100,7 +100,8 @@ func TestActs(t *testing.T) {
 	}
 }
 
-// TestEnd: the run acts on the first trip, and what else is on record changes nothing.
+// TestEnd: the run acts on the first trip that ends it, else on the pauses, and what
+// else is on record changes nothing.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	trip := func(guard string, v, was Verdict) Tripped {
@@ -114,7 +115,8 @@ func TestEnd(t *testing.T) {
 	}{
 		"one":                            {[]Tripped{cost}, nil, "cost final_turn"},
 		"two":                            {[]Tripped{cost, repeat}, nil, "cost final_turn, repeat stop"},
-		"a pause comes first":            {[]Tripped{paused, cost}, []Tripped{seen}, "iterations pause, errors nudge"},
+		"a pause that an end follows":    {[]Tripped{paused, cost}, []Tripped{seen}, "cost final_turn, iterations final_turn, errors nudge"},
+		"a pause":                        {[]Tripped{paused}, []Tripped{seen}, "iterations pause, errors nudge"},
 		"a pause that is not waited for": {[]Tripped{cost, paused}, nil, "cost final_turn, iterations final_turn"},
 		"a nudge beside":                 {[]Tripped{cost}, []Tripped{trip("novelty", VerdictNudge, ""), seen}, "cost final_turn, errors nudge"},
 	} {

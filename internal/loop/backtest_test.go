@@ -28,8 +28,10 @@ func TestBacktestOfItself(t *testing.T) {
 		case first == nil:
 		case j.Trip == nil && !slices.Contains(ofAnswers, first.Guard):
 			t.Fatalf("%s\nended by %s, in the backtest by nothing", h.story(), first.Guard)
-		case j.Trip != nil && (j.Trip.Guard != first.Guard || j.Trip.Iteration != first.Iteration || j.Trip.Verdict != first.Verdict):
+		case j.Trip != nil && (j.Trip.Guard != first.Guard || j.Trip.Iteration != first.Iteration):
 			t.Fatalf("%s\nended by %s, in the backtest by %s", h.story(), first.Guard, j.Trip.Guard)
+		case j.Trip != nil && j.Trip.Verdict != first.Verdict && j.Trip.Verdict != loop.VerdictPause: // nobody had the time for a raise
+			t.Fatalf("%s\nended as %s, in the backtest as %s", h.story(), first.Verdict, j.Trip.Verdict)
 		}
 		if j.Cost != h.state.Cost().Total() || j.Trip != nil && j.Spent+j.Saved != j.Cost {
 			t.Fatalf("%s\n%s USD spent and %s USD saved of %s USD", h.story(), j.Spent, j.Saved, j.Cost)

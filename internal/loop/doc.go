@@ -30,6 +30,9 @@
 //	approval_decided                 starts the call
 //	call_finished, some              sends only the calls that have no result yet
 //	tripped with final_turn          makes the wrap-up call
+//	tripped with pause               waits until the limit is raised, else wraps up
+//	pause_requested                  waits until it is resumed; nothing starts
+//	resumed                          whatever the events before say, under the new limits
 //	model_answered after that        ends the run as STOPPED, with the answer as partial
 //	finished                         nothing
 //

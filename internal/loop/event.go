@@ -305,6 +305,9 @@ type Tripped struct {
 	// Default is what the guard does by itself, where the agent has it do something
 	// else. A nudge with it is a trip that was only observed: see AgentSpec.Acts.
 	Default Verdict `json:"default,omitempty"`
+	// Field is the limit to raise, as in the API: of a pause, and where the guard has
+	// several. Empty: LimitField knows.
+	Field string `json:"field,omitempty"`
 	// Gauges are what all guards saw at that moment.
 	Gauges []Gauge `json:"gauges,omitempty"`
 }

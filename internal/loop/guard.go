@@ -99,15 +99,13 @@ func (s *State) trip(p plan, now time.Time) []Tripped {
 	return s.end(ending, telling)
 }
 
-// end makes the trips that end the run one record. The run acts on the first; what
-// else would only be told goes untold, but what is observed is kept.
+// end makes the trips that end or pause the run one record. What acts comes first;
+// what else would only be told goes untold, but what is observed is kept.
 func (s *State) end(ending, telling []Tripped) []Tripped {
+	ending = decisive(ending)
 	first := ending[0].Verdict
-	if first == VerdictPause { // what else ends the run trips again after the pause, if it still does
-		ending = ending[:1]
-	}
 	for i := range ending[1:] {
-		if t := &ending[1+i]; t.Verdict == VerdictPause { // nothing is waited for any more
+		if t := &ending[1+i]; t.Verdict == VerdictPause && first != VerdictPause { // nothing is waited for any more
 			t.Verdict, t.Default = first, ""
 		}
 	}

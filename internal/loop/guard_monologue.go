@@ -111,6 +111,9 @@ func (t *transcript) echoes() (n, from int) {
 // of the first.
 func (t *transcript) chants() (n, from int) {
 	for _, message := range slices.Backward(t.messages) {
+		if message.Source == SourceUser {
+			break
+		}
 		if message.Role != RoleAssistant {
 			continue
 		}

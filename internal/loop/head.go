@@ -34,6 +34,8 @@ func (s *State) state() RunState {
 		return StateRunning
 	case s.tenure.suspended != nil && s.tenure.suspended.Reason.needsPeople():
 		return StateRequiresAction
+	case s.tenure.suspended != nil && s.tenure.suspended.Reason.pauses():
+		return StatePaused
 	}
 	return StateQueued
 }
@@ -50,6 +52,10 @@ func (s *State) phase() string {
 		return string(WaitRate)
 	case s.spend.open != nil:
 		return "model"
+	case s.pause.asked != nil:
+		return string(WaitPaused)
+	case len(s.pause.raise) > 0:
+		return string(WaitRaise)
 	case len(s.calls.batch) > 0:
 		return "tools"
 	case s.spend.failed != nil:
@@ -72,7 +78,7 @@ func (s *State) requiredActions() []RequiredAction {
 			Kind: kind, CallID: c.Call.ID, Attempt: c.Attempt, Tool: c.Call.Name, Args: c.Call.Args, ArgsHash: c.ArgsHash, Deadline: c.Until, Reason: c.why(),
 		})
 	}
-	return actions
+	return append(actions, s.raises()...)
 }
 
 // why is why somebody outside is needed for the call.

@@ -47,11 +47,11 @@ func (h *history) randomSpec() loop.Spec {
 	if h.odds(8) {
 		spec.Attachments = []loop.Part{attachment(pick(h, "image", "notes", "pdf"))}
 	}
+	if h.odds(3) {
+		spec.Definition.Acts = h.randomActs()
+	}
 	if h.odds(4) {
 		spec.Definition.OnDoubt = loop.DoubtTellsModel
-	}
-	if h.odds(8) {
-		spec.Definition.Acts = h.randomActs()
 	}
 	if h.odds(3) {
 		spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)
@@ -59,8 +59,17 @@ func (h *history) randomSpec() loop.Spec {
 	return spec
 }
 
-// randomActs are other verdicts for some guards. Pauses need a world that raises limits.
+// randomActs are other verdicts for some guards.
 func (h *history) randomActs() map[string]loop.Verdict {
+	if h.odds(2) { // everything waits for a raise
+		acts := map[string]loop.Verdict{}
+		for _, g := range loop.Guards() {
+			if slices.Contains(g.Acts, loop.VerdictPause) && h.odds(2) {
+				acts[g.Name] = loop.VerdictPause
+			}
+		}
+		return acts
+	}
 	acts := map[string]loop.Verdict{"iterations": loop.VerdictStop}
 	if h.odds(2) { // nothing but the budgets ends the run
 		for _, g := range loop.Guards() {
@@ -74,9 +83,7 @@ func (h *history) randomActs() map[string]loop.Verdict {
 		if len(g.Acts) == 0 {
 			continue
 		}
-		if v := pick(h, g.Acts...); v != loop.VerdictPause {
-			acts[g.Name] = v
-		}
+		acts[g.Name] = pick(h, g.Acts...)
 	}
 	return acts
 }

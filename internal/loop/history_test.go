@@ -3,6 +3,7 @@ package loop_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ type history struct {
 
 	// What the world may still do. Without these a history need not end.
 	crashes, drains int
+	pauses, resumes int
 	mood            mood
 	wire            bool // events go through the codec
 }
@@ -68,7 +70,7 @@ const maxEvents = 1500
 
 // live drives the run until it ends.
 func live(t *rapid.T) *history {
-	h := &history{t: t, now: epoch0, state: &loop.State{}, crashes: 6, drains: 4}
+	h := &history{t: t, now: epoch0, state: &loop.State{}, crashes: 6, drains: 4, pauses: 3, resumes: 6}
 	h.spec = h.randomSpec()
 	h.wire = h.odds(4)
 	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing, droning)
@@ -231,7 +233,16 @@ func (h *history) signal(odds int) {
 	if !h.odds(odds) {
 		return
 	}
-	actions := h.state.Head().RequiredActions
+	if h.pauses > 0 && h.odds(8) {
+		h.pauses--
+		h.take(loop.PauseRequested{By: "ann"})
+		return
+	}
+	if h.audit.paused && !h.odds(6) {
+		h.resume()
+		return
+	}
+	actions := slices.DeleteFunc(h.state.Head().RequiredActions, func(a loop.RequiredAction) bool { return a.Kind == loop.RequireRaise })
 	if len(actions) == 0 {
 		if h.odds(4) {
 			h.take(loop.CancelRequested{By: "ann", Reason: "not needed"})
@@ -348,7 +359,7 @@ func (h *history) sleep(a loop.Sleep) {
 // passes until the deadline that the run waits for.
 func (h *history) wait() {
 	until := h.state.Head().WaitUntil
-	if wall := epoch0.Add(h.spec.Limits.WallTime); until.IsZero() || until.After(wall) {
+	if wall := epoch0.Add(h.state.Limits().WallTime); until.IsZero() || until.After(wall) {
 		h.t.Fatalf("the run waits until %v, but may not be older than %v", until, wall)
 	}
 	h.pass(time.Minute)

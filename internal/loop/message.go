@@ -26,6 +26,7 @@ const (
 	SourceModel Source = "model"
 	SourceTool  Source = "tool"
 	SourceGuard Source = "guard" // a nudge, a re-ask, the wrap-up request
+	SourceUser  Source = "user"  // a word of somebody who resumed the run
 )
 
 // PartKind tells which of a Part's members is meaningful.

@@ -332,7 +332,7 @@ func (s *State) nextModelCall(now time.Time) Action {
 	case VerdictStop:
 		return s.finishAfter(facts, StateStopped, stopOf(first), true)
 	case VerdictPause:
-		return s.pauseOn(facts, first)
+		return s.pauseOn(trips, now)
 	}
 	return Record{intent: intent{facts}}
 }

@@ -87,8 +87,12 @@ func (s *State) fitTokens(p plan, final int64) plan {
 	}
 	if least := min(minOutput, wanted); p.output < least {
 		p.output = least // so that the money can be judged all the same
+		field := fieldTotalTokens
+		if l.OutputTokens-used.AllOutput()-final < least {
+			field = fieldOutputTokens
+		}
 		p.noTokens = &Tripped{
-			Guard: "tokens", Verdict: VerdictFinalTurn, Reason: TokenBudget,
+			Guard: "tokens", Verdict: VerdictFinalTurn, Reason: TokenBudget, Field: field,
 			Observed: fmt.Sprintf("%d tokens used, next call reads up to %d", used.Total(), p.input),
 			Limit:    fmt.Sprintf("%d total, %d output", l.TotalTokens, l.OutputTokens),
 			Message:  "the next model call could pass the run's token budget, so it was not made",

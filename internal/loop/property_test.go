@@ -20,6 +20,7 @@ import (
 func TestHistories(t *testing.T) {
 	ends := map[loop.StopReason]int{}
 	var events, recovered, fallbacks, observed int
+	resumed := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		h := live(t)
 		ends[h.audit.finished.Stop.Reason]++
@@ -27,8 +28,11 @@ func TestHistories(t *testing.T) {
 		recovered += 6 - h.crashes
 		fallbacks += h.audit.fallbacks
 		observed += h.audit.observed
+		for how, n := range h.audit.pauses {
+			resumed[how] += n
+		}
 	})
-	t.Logf("%d events, %d crashes, %d fallbacks, %d observed, ends: %v", events, recovered, fallbacks, observed, ends)
+	t.Logf("%d events, %d crashes, %d fallbacks, %d observed, pauses: %v, ends: %v", events, recovered, fallbacks, observed, resumed, ends)
 	if checks, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err != nil || checks < 10_000 {
 		return
 	}
@@ -37,6 +41,11 @@ func TestHistories(t *testing.T) {
 	}
 	if observed == 0 {
 		t.Error("no guard only observed")
+	}
+	for _, how := range []string{"asked", "by a guard", "resumed", "raised", "told", "nobody raised"} {
+		if resumed[how] == 0 {
+			t.Errorf("no history was paused and %q: the test does not try what it promises", how)
+		}
 	}
 	for _, r := range loop.StopReasons() {
 		if !slices.Contains(unreached, r) && ends[r] == 0 {
@@ -92,6 +101,9 @@ type audit struct {
 	caps      map[string]int                // by tool: most first sends
 
 	final, stopped, cancelled bool
+	paused                    bool
+	raise                     []loop.Tripped // what guards paused it for
+	pauses                    map[string]int // what became of pauses
 	finished                  *loop.Finished
 }
 
@@ -102,6 +114,7 @@ func newAudit(t *rapid.T, spec loop.Spec) *audit {
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
 		alive: map[string]loop.CallHandedOut{}, approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
 		perTool: map[string]int{}, caps: map[string]int{},
+		pauses: map[string]int{},
 	}
 	for _, p := range spec.FallbackPrices {
 		a.prices[p.Model] = p
@@ -171,7 +184,7 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 	case loop.CallDoubted:
 		a.state[b.CallID] = "doubt"
 	case loop.CallResolved:
-		a.resolved(b)
+		a.callResolved(b)
 	case loop.ApprovalRequested:
 		a.quiet("an approval is asked for")
 	case loop.ApprovalDecided:
@@ -186,6 +199,12 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		a.tripped(b)
 		a.final = a.final || b.Verdict == loop.VerdictFinalTurn
 		a.stopped = a.stopped || b.Verdict == loop.VerdictStop
+		a.trippedPause(b)
+	case loop.PauseRequested:
+		a.paused = true
+		a.pauses["asked"]++
+	case loop.Resumed:
+		a.resumed(b)
 	case loop.CancelRequested:
 		a.cancelled = true
 	case loop.Finished:
@@ -263,8 +282,11 @@ func (a *audit) fellBack(b loop.FellBack) {
 	a.fallbacks++
 }
 
-// quiet says that nothing may start after a cancel.
+// quiet says that nothing may start after a cancel, or while the run is paused.
 func (a *audit) quiet(what string) {
+	if a.paused {
+		a.t.Fatalf("%s while the run is paused", what)
+	}
 	if a.cancelled {
 		a.t.Fatalf("%s after the run was cancelled", what)
 	}
@@ -377,7 +399,7 @@ func (a *audit) childFinished(b loop.ChildFinished) {
 	a.state[b.CallID] = string(b.State)
 }
 
-func (a *audit) resolved(b loop.CallResolved) {
+func (a *audit) callResolved(b loop.CallResolved) {
 	a.state[b.CallID] = string(b.Resolution)
 	if b.Resolution == loop.ResolvedRetry {
 		a.retries[b.CallID]++

@@ -250,6 +250,14 @@ type RequiredAction struct {
 	ArgsHash string    `json:"args_hash"`
 	Deadline time.Time `json:"deadline"`
 	Reason   string    `json:"reason,omitempty"` // why a person is needed
+
+	// Of a raise, which is about no call: the guard that paused the run, what it saw,
+	// and the limit to raise, as in the API. A word for the model is enough if
+	// TakesInput, and the only way without a Field.
+	Guard      string `json:"guard,omitempty"`
+	Observed   string `json:"observed,omitempty"`
+	Field      string `json:"field,omitempty"`
+	TakesInput bool   `json:"takes_input,omitempty"`
 }
 
 // CallHead is the read model of one tool call.

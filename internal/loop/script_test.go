@@ -29,6 +29,7 @@ import (
 //	result CALL|* OUTCOME TEXT     a tool call ends; * is every call on the wire
 //	doubt CALL REASON              nobody knows whether the call ran
 //	approve CALL, deny CALL REASON, resolve CALL RESOLUTION [TEXT], cancel REASON
+//	pause REASON, resume [limit=value ...] ["TEXT"]   somebody holds the run back, raises limits, has a word for the model
 //	accept, reject PROBLEM         the output contract
 //	wait DURATION, crash, drain    a drain gives up the model call in flight
 type script struct {
@@ -116,7 +117,7 @@ func (s *script) begin(words []string) {
 		case "limits":
 			for limit := range strings.SplitSeq(value, ",") {
 				k, v, _ := strings.Cut(limit, ":")
-				s.setLimit(k, v)
+				s.setLimit(&s.spec.Limits, k, v)
 			}
 		case "fallbacks": // each one is dearer than the model before it
 			for model := range strings.SplitSeq(value, ",") {
@@ -219,8 +220,8 @@ func parseTool(text string) loop.ToolSpec {
 }
 
 // setLimit finds a limit by its name in JSON.
-func (s *script) setLimit(name, value string) {
-	v := reflect.ValueOf(&s.spec.Limits).Elem()
+func (s *script) setLimit(limits *loop.Limits, name, value string) {
+	v := reflect.ValueOf(limits).Elem()
 	for i := range v.NumField() {
 		if tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); tag != name {
 			continue
@@ -297,6 +298,10 @@ func (s *script) world(verb, rest string) {
 		s.signal(loop.CallResolved{CallID: id, Resolution: loop.Resolution(resolution), Result: result, By: "ann"})
 	case "cancel":
 		s.signal(loop.CancelRequested{By: "ann", Reason: rest})
+	case "pause":
+		s.signal(loop.PauseRequested{By: "ann", Reason: rest})
+	case "resume":
+		s.resume(rest)
 	case "accept":
 		s.busy = false
 		s.append(loop.AnswerAccepted{})
@@ -330,6 +335,24 @@ func (s *script) signal(b loop.Body) {
 		s.claim(false)
 	}
 	s.append(b)
+}
+
+// resume lets a run go on that was paused. The limits that it names are raised.
+func (s *script) resume(rest string) {
+	raises, input, _ := strings.Cut(rest, `"`)
+	r := loop.Resumed{Input: strings.TrimSuffix(input, `"`), By: "ann"}
+	for raise := range strings.FieldsSeq(raises) {
+		if r.Limits == nil {
+			inForce := s.state.Limits()
+			r.Limits = &inForce
+		}
+		name, value, _ := strings.Cut(raise, "=")
+		s.setLimit(r.Limits, name, value)
+	}
+	if err := loop.CheckResume(s.state.Head().RequiredActions, s.state.Limits(), r); err != nil {
+		s.printf("refuses %v", err)
+	}
+	s.signal(r)
 }
 
 // childEnds is a child run that reports to its parent.
@@ -522,7 +545,13 @@ func (s *script) settle() {
 			s.busy, s.until = true, a.Until
 			s.printf("sleep %s until=+%s", a.Reason, a.Until.Sub(s.now))
 		case loop.Suspend:
-			s.busy, s.until = true, s.state.Head().WaitUntil
+			h := s.state.Head()
+			s.busy, s.until = true, h.WaitUntil
+			for _, r := range h.RequiredActions {
+				if r.Kind == loop.RequireRaise {
+					s.printf("  requires raise guard=%s field=%q input=%v %q", r.Guard, r.Field, r.TakesInput, r.Reason)
+				}
+			}
 		default:
 			s.t.Fatalf("unexpected action %#v", a)
 		}
@@ -605,7 +634,7 @@ func (s *script) tell(r loop.ModelRequest) {
 			switch {
 			case p.Result != nil:
 				s.printf("  %s: %s %s %q", m.Source, p.Result.CallID, p.Result.Outcome, short(p.Result.Content))
-			case m.Source == loop.SourceGuard:
+			case m.Source == loop.SourceGuard || m.Source == loop.SourceUser:
 				s.printf("  %s: %q", m.Source, p.Text)
 			}
 		}

@@ -5,5 +5,5 @@ package loop
 // run's journal has a single writer.
 type Signal struct {
 	ID   int64 // order of arrival
-	Body Body  // CancelRequested, ApprovalDecided, CallResolved, ResultSubmitted or ChildFinished
+	Body Body  // CancelRequested, PauseRequested, Resumed, ApprovalDecided, CallResolved, ResultSubmitted or ChildFinished
 }

@@ -179,6 +179,7 @@ func (s *State) apply(e Event) error {
 	if err == nil {
 		s.noteProgress(e.Body)
 		s.closeBatch(e)
+		s.hear(e)
 	}
 	return err
 }
@@ -201,8 +202,11 @@ func (s *State) applyCreated(b Created, e Event) {
 
 func (s *State) applyTripped(b Tripped, e Event) {
 	s.trips = append(s.trips, b)
-	if b.Verdict == VerdictFinalTurn && s.final == nil {
-		s.final = &b
+	switch {
+	case b.Verdict == VerdictFinalTurn && s.final == nil:
+		s.final, s.pause.raise = &b, nil
+	case b.Verdict == VerdictPause && s.final == nil:
+		s.pause.raise = append(s.pause.raise, b)
 	}
 	if b.Say != "" {
 		s.talk.add(guardMessage(b.Say), e.Seq, s.iterations, e.At)
@@ -366,7 +370,7 @@ func (s *State) closeBatch(e Event) {
 // Run names the run.
 func (s *State) Run() RunRef { return s.run }
 
-// Spec is what the run was created with.
+// Spec is what the run was created with, under the limits that are in force.
 func (s *State) Spec() Spec { return s.spec }
 
 // RateWaiting reports whether the journal says that the next model call waits
@@ -405,6 +409,10 @@ func (s *State) Accepts(b Body) bool {
 	switch b := b.(type) {
 	case CancelRequested:
 		return s.cancel == nil
+	case PauseRequested:
+		return s.cancel == nil && s.pause.asked == nil && len(s.pause.raise) == 0
+	case Resumed:
+		return s.mayResume(b)
 	case ApprovalDecided:
 		c, err := s.calls.get(b.CallID, CallAwaitingApproval)
 		return err == nil && c.ArgsHash == b.ArgsHash

@@ -71,6 +71,8 @@ func addEvent(p *db.AppendEventsParams, e loop.Event) error {
 	case loop.ModelFailed:
 		p.SettledCalls = append(p.SettledCalls, int32(body.Call))
 		p.SettledCosts = append(p.SettledCosts, int64(body.Cost.Total()))
+	case loop.Resumed:
+		return setLimits(p, body.Limits)
 	}
 	return nil
 }

@@ -19,6 +19,11 @@ var (
 	ErrKeyReused = errors.New("the idempotency key was used for another request")
 	// ErrRunFinished means: the run has ended, and an ended run never changes.
 	ErrRunFinished = errors.New("the run has ended")
+	// ErrRunCancelling means: a cancel was accepted, so that the run is not paused any
+	// more, and not resumed.
+	ErrRunCancelling = errors.New("the run is being cancelled")
+	// ErrNotPaused means: there is nothing to resume from.
+	ErrNotPaused = errors.New("the run is not paused")
 	// ErrAgentExists means: the agent id is taken, maybe by an archived agent.
 	ErrAgentExists = errors.New("the agent id is taken")
 	// ErrAgentArchived means: an archived agent takes no changes.

@@ -9,7 +9,8 @@ import (
 )
 
 // Signal says something to a run: a loop.CancelRequested, loop.ApprovalDecided or
-// loop.CallResolved. It does not look at the call, as Decide does. It is durable when Signal returns; whoever owns the run, now or
+// loop.CallResolved. It does not look at the call, as Decide does; Pause and Resume
+// are for those. It is durable when Signal returns; whoever owns the run, now or
 // next, takes it. From then on no intent is written that has not seen it.
 //
 // A cancel shows at once as the state CANCELLING; a second one changes nothing. The
@@ -42,14 +43,19 @@ func (s *Store) Signal(ctx context.Context, run loop.RunRef, body loop.Body, ide
 		if loop.RunState(state).Terminal() {
 			return fmt.Errorf("%w: it is %s", ErrRunFinished, state)
 		}
-		id, err := q.InsertSignal(ctx, db.InsertSignalParams{TenantID: run.Tenant, RunID: run.ID, Kind: kind, Body: encoded})
-		if err != nil {
-			return err
-		}
-		if err := q.SignalRun(ctx, db.SignalRunParams{TenantID: run.Tenant, RunID: run.ID, Signal: id, Cancel: cancel}); err != nil {
-			return err
-		}
-		return q.NotifyWake(ctx)
+		return leaveSignal(ctx, q, run, kind, encoded, cancel)
 	})
 	return wrap("signal run "+run.ID, err)
+}
+
+// leaveSignal leaves a signal with a run whose row is locked, and wakes it.
+func leaveSignal(ctx context.Context, q *db.Queries, run loop.RunRef, kind string, body []byte, cancel bool) error {
+	id, err := q.InsertSignal(ctx, db.InsertSignalParams{TenantID: run.Tenant, RunID: run.ID, Kind: kind, Body: body})
+	if err != nil {
+		return err
+	}
+	if err := q.SignalRun(ctx, db.SignalRunParams{TenantID: run.Tenant, RunID: run.ID, Signal: id, Cancel: cancel}); err != nil {
+		return err
+	}
+	return q.NotifyWake(ctx)
 }

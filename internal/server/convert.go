@@ -66,7 +66,7 @@ func sideEffectsProto(run string, ledger []loop.SideEffectHead) []*loopdv1.SideE
 // required actions.
 func phaseWord(head loop.Head) string {
 	switch head.Phase {
-	case string(loop.WaitApproval), string(loop.WaitInDoubt), string(loop.WaitResult):
+	case string(loop.WaitApproval), string(loop.WaitInDoubt), string(loop.WaitResult), string(loop.WaitRaise):
 		return "waiting"
 	case string(loop.WaitChild):
 		return "children"
@@ -121,6 +121,10 @@ func requiredProto(run string, head loop.Head) []*loopdv1.RequiredAction {
 	}
 	actions := make([]*loopdv1.RequiredAction, len(head.RequiredActions))
 	for i, a := range head.RequiredActions {
+		if a.Kind == loop.RequireRaise {
+			actions[i] = raiseProto(a)
+			continue
+		}
 		actions[i] = &loopdv1.RequiredAction{
 			Kind: requiredKindProto(a.Kind), ToolCall: callName(runName(run), a.CallID), Tool: a.Tool,
 			ArgumentsJson: a.Args, ArgumentsSha256: a.ArgsHash, Deadline: timeProto(a.Deadline), Attempt: clampInt32(a.Attempt),
@@ -131,6 +135,14 @@ func requiredProto(run string, head loop.Head) []*loopdv1.RequiredAction {
 		}
 	}
 	return actions
+}
+
+// raiseProto shows what a run requires that a guard paused: it is about no call.
+func raiseProto(a loop.RequiredAction) *loopdv1.RequiredAction {
+	return &loopdv1.RequiredAction{
+		Kind: requiredKindProto(a.Kind), Guard: a.Guard, LimitField: a.Field, Observed: a.Observed, TakesInput: a.TakesInput,
+		Deadline: timeProto(a.Deadline), Reason: a.Reason,
+	}
 }
 
 // toolCallProto shows a tool call of the run with the given name.

@@ -45,7 +45,7 @@ func TestEnumsMirrorTheWordsOfLoop(t *testing.T) {
 		{loopdv1.GuardVerdict(0), "GUARD_VERDICT_", words(loop.VerdictNudge, loop.VerdictFinalTurn, loop.VerdictPause, loop.VerdictStop)},
 		{loopdv1.Role(0), "ROLE_", words(loop.RoleUser, loop.RoleAssistant)},
 		{loopdv1.Resolution(0), "RESOLUTION_", words(loop.ResolvedSucceeded, loop.ResolvedNotExecuted, loop.ResolvedRetry)},
-		{loopdv1.RequiredAction_Kind(0), "KIND_", []string{"APPROVE", "RESOLVE", "SUBMIT", "ANSWER"}},
+		{loopdv1.RequiredAction_Kind(0), "KIND_", []string{"APPROVE", "RESOLVE", "SUBMIT", "ANSWER", "RAISE"}},
 		{loopdv1.ApprovalMode(0), "APPROVAL_MODE_", words(loop.ApprovalNever, loop.ApprovalAlways, loop.ApprovalWhen)},
 		{loopdv1.Builtin(0), "BUILTIN_", words(
 			loop.BuiltinWait, loop.BuiltinAskHuman, loop.BuiltinFinish, loop.BuiltinMemoryGet, loop.BuiltinMemoryPut, loop.BuiltinMemorySearch)},

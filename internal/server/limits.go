@@ -94,7 +94,11 @@ func set[D int | int64 | float64, S int32 | int64 | float64](dst *D, src *S) {
 
 // checkLimits refuses limits that no run may have here.
 func (s *Server) checkLimits(path string, l loop.Limits) error {
-	faults := l.Validate(s.ceilings)
+	return s.limitFaults(path, l.Validate(s.ceilings))
+}
+
+// limitFaults refuses limits for their faults, if there are any.
+func (s *Server) limitFaults(path string, faults []*loop.LimitError) error {
 	if len(faults) == 0 {
 		return nil
 	}
@@ -106,16 +110,16 @@ func (s *Server) checkLimits(path string, l loop.Limits) error {
 	for _, f := range faults {
 		if f.Above {
 			r.reason = loopdv1.ErrorReason_ERROR_REASON_LIMIT_ABOVE_CEILING
-			r.metadata = map[string]string{"field": path + "." + f.Field, "ceiling": ceilingText(s.ceilings, f.Field)}
+			r.metadata = map[string]string{"field": path + "." + f.Field, "ceiling": limitText(s.ceilings, f.Field)}
 			break
 		}
 	}
 	return r
 }
 
-// ceilingText is the ceiling of one limit, by the limit's name in the API.
-func ceilingText(ceilings loop.Limits, field string) string {
-	m := limitsProto(ceilings).ProtoReflect()
+// limitText is one of the limits, by its name in the API.
+func limitText(limits loop.Limits, field string) string {
+	m := limitsProto(limits).ProtoReflect()
 	fd := m.Descriptor().Fields().ByName(protoreflect.Name(field))
 	if fd == nil {
 		return ""

@@ -18,7 +18,7 @@ import (
 )
 
 // runService starts runs and shows them. Decisions about their tool calls are in
-// call_service.go, the event stream in stream.go.
+// call_service.go, pauses in pause_service.go, the event stream in stream.go.
 type runService struct {
 	loopdv1.UnsafeRunServiceServer // a method that is missing does not compile
 
@@ -140,7 +140,9 @@ func (r *runService) show(ctx context.Context, run postgres.Run) (*loopdv1.Run, 
 		reasons[callName(shown.GetName(), call.Call.ID)] = call.Asked
 	}
 	for _, action := range shown.GetRequiredActions() {
-		action.Reason = reasons[action.GetToolCall()]
+		if action.GetToolCall() != "" {
+			action.Reason = reasons[action.GetToolCall()]
+		}
 	}
 	return shown, nil
 }

@@ -61,7 +61,7 @@ const (
 	ErrorReason_ERROR_REASON_IDEMPOTENCY_KEY_REUSED ErrorReason = 14
 	// ABORTED: a request with this request id is still being handled. Repeat it later.
 	ErrorReason_ERROR_REASON_REQUEST_IN_PROGRESS ErrorReason = 15
-	// FAILED_PRECONDITION: the run has ended, and an ended run never changes. Metadata: run, state.
+	// FAILED_PRECONDITION: the run has ended, and an ended run never changes. Metadata: run, state; of a pause and a resume also stop_reason and field, the limit to raise in another run.
 	ErrorReason_ERROR_REASON_RUN_FINISHED ErrorReason = 16
 	// FAILED_PRECONDITION: only a call in doubt can be resolved. Metadata: tool_call, state.
 	ErrorReason_ERROR_REASON_CALL_NOT_IN_DOUBT ErrorReason = 17
@@ -105,6 +105,12 @@ const (
 	ErrorReason_ERROR_REASON_TOOL_NOT_CALLABLE ErrorReason = 36
 	// FAILED_PRECONDITION: the call changes something and was sent under this request id before, so it is not sent again. Metadata: tool, idempotency_key.
 	ErrorReason_ERROR_REASON_CALL_NOT_REPEATABLE ErrorReason = 37
+	// FAILED_PRECONDITION: there is nothing to resume from. Metadata: run, state.
+	ErrorReason_ERROR_REASON_RUN_NOT_PAUSED ErrorReason = 38
+	// FAILED_PRECONDITION: a guard paused the run, and its limit was not raised. Metadata: run, guard, field, in_force, observed.
+	ErrorReason_ERROR_REASON_LIMIT_NOT_RAISED ErrorReason = 39
+	// FAILED_PRECONDITION: the run is being cancelled and will end, so that it is neither paused nor resumed. Metadata: run.
+	ErrorReason_ERROR_REASON_RUN_CANCELLING ErrorReason = 40
 )
 
 // Enum value maps for ErrorReason.
@@ -148,6 +154,9 @@ var (
 		35: "ERROR_REASON_POLICY_ARCHIVED",
 		36: "ERROR_REASON_TOOL_NOT_CALLABLE",
 		37: "ERROR_REASON_CALL_NOT_REPEATABLE",
+		38: "ERROR_REASON_RUN_NOT_PAUSED",
+		39: "ERROR_REASON_LIMIT_NOT_RAISED",
+		40: "ERROR_REASON_RUN_CANCELLING",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -188,6 +197,9 @@ var (
 		"ERROR_REASON_POLICY_ARCHIVED":            35,
 		"ERROR_REASON_TOOL_NOT_CALLABLE":          36,
 		"ERROR_REASON_CALL_NOT_REPEATABLE":        37,
+		"ERROR_REASON_RUN_NOT_PAUSED":             38,
+		"ERROR_REASON_LIMIT_NOT_RAISED":           39,
+		"ERROR_REASON_RUN_CANCELLING":             40,
 	}
 )
 
@@ -222,8 +234,7 @@ var File_loopd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xcf\n" +
-	"\n" +
+	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xb4\v\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_FIELD_INVALID\x10\x01\x12\x1d\n" +
@@ -263,7 +274,10 @@ const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\x1aERROR_REASON_POLICY_EXISTS\x10\"\x12 \n" +
 	"\x1cERROR_REASON_POLICY_ARCHIVED\x10#\x12\"\n" +
 	"\x1eERROR_REASON_TOOL_NOT_CALLABLE\x10$\x12$\n" +
-	" ERROR_REASON_CALL_NOT_REPEATABLE\x10%B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	" ERROR_REASON_CALL_NOT_REPEATABLE\x10%\x12\x1f\n" +
+	"\x1bERROR_REASON_RUN_NOT_PAUSED\x10&\x12!\n" +
+	"\x1dERROR_REASON_LIMIT_NOT_RAISED\x10'\x12\x1f\n" +
+	"\x1bERROR_REASON_RUN_CANCELLING\x10(B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_errors_proto_rawDescOnce sync.Once

@@ -29,7 +29,7 @@ type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sequence number in the run, counting from 1 without gaps.
 	Seq int64 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	// What happened, such as "created", "model_answered", "fell_back" (the run goes on with another model), "rate_waited" (the next model call waits for its share of the provider's rate limit), "call_started", "call_handed_out" (somebody else runs the call: the caller, a person, a child run, time), "result_submitted", "child_finished", "call_in_doubt", "tripped" or "finished". New kinds may appear: ignore those you do not know.
+	// What happened, such as "created", "model_answered", "fell_back" (the run goes on with another model), "rate_waited" (the next model call waits for its share of the provider's rate limit), "call_started", "call_handed_out" (somebody else runs the call: the caller, a person, a child run, time), "result_submitted", "child_finished", "call_in_doubt", "tripped", "pause_requested", "resumed" or "finished". New kinds may appear: ignore those you do not know.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// When it was recorded.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`

@@ -33,6 +33,8 @@ func TestEveryPathReachesItsMethod(t *testing.T) {
 		{"GET", "/v1/" + run, "RunService/GetRun"},
 		{"GET", "/v1/" + run + ":wait?timeout=2.5s", "RunService/WaitRun"},
 		{"POST", "/v1/" + run + ":cancel", "RunService/CancelRun"},
+		{"POST", "/v1/" + run + ":pause", "RunService/PauseRun"},
+		{"POST", "/v1/" + run + ":resume", "RunService/ResumeRun"},
 		{"GET", "/v1/" + run + "/messages", "RunService/ListMessages"},
 		{"GET", "/v1/" + run + "/toolCalls", "RunService/ListToolCalls"},
 		{"GET", "/v1/" + run + "/events?after_seq=7", "RunService/ListEvents"},

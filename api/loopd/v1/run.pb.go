@@ -36,7 +36,7 @@ const (
 	RunState_RUN_STATE_RUNNING RunState = 2
 	// Waits for what required_actions lists, with a deadline. Costs nothing meanwhile.
 	RunState_RUN_STATE_REQUIRES_ACTION RunState = 3
-	// Waits for a resume.
+	// Somebody paused it: waits for ResumeRun. Or a shared budget has no money left: goes on by itself when it has.
 	RunState_RUN_STATE_PAUSED RunState = 4
 	// A cancel was accepted: nothing new starts, running calls end as what they truly were.
 	RunState_RUN_STATE_CANCELLING RunState = 5
@@ -442,7 +442,7 @@ type Run struct {
 	Done bool `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`
 	// What the run is doing: "queue", "model", "tools", "backoff" (the provider asked for time), "rate" (it waits for its share of the provider's rate limit), "children" (child runs have not ended), "timer" (the model asked to wait), "paused", "budget" (a shared budget has no money left) or "waiting" (for somebody to act). Empty: it has ended.
 	Phase string `protobuf:"bytes,7,opt,name=phase,proto3" json:"phase,omitempty"`
-	// The limits in force, every one of them present.
+	// The limits in force, every one of them present: those that the run was created with, as far as nobody raised them with ResumeRun.
 	Limits *Limits `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`
 	// Labels of the run: those of its agent version, overridden by those of its request.
 	Labels map[string]string `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -1402,26 +1402,30 @@ type RequiredAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What has to be done.
 	Kind RequiredAction_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=loopd.v1.RequiredAction_Kind" json:"kind,omitempty"`
-	// The call it is about, "runs/{run}/toolCalls/{call}".
+	// The call it is about, "runs/{run}/toolCalls/{call}". Empty with KIND_RAISE.
 	ToolCall string `protobuf:"bytes,2,opt,name=tool_call,json=toolCall,proto3" json:"tool_call,omitempty"`
-	// Name of the tool.
+	// Name of the tool. Empty with KIND_RAISE.
 	Tool string `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
 	// The arguments, exactly as the model wrote them.
 	ArgumentsJson string `protobuf:"bytes,4,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
 	// The hash that an approval must repeat; see ToolCall.arguments_sha256.
 	ArgumentsSha256 string `protobuf:"bytes,5,opt,name=arguments_sha256,json=argumentsSha256,proto3" json:"arguments_sha256,omitempty"`
-	// Until when. Afterwards an approval counts as denied, a result or an answer as not given, and a call in doubt ends the run.
+	// Until when. Afterwards an approval counts as denied, a result or an answer as not given, a call in doubt ends the run, and a run whose limit nobody raised gives a last answer and is stopped.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// The attempt that a submitted result must name, counting from 1. 0: the call was never sent.
 	Attempt int32 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Why a person is asked: the effect, or the condition that holds. Only with KIND_APPROVE and KIND_ANSWER, and not in lists of runs.
+	// Why a person is asked. With KIND_RAISE what the guard found; with KIND_APPROVE and KIND_ANSWER the effect, or the condition that holds, and not in lists of runs.
 	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The approval or the question, "approvals/{approval}". Only with KIND_APPROVE and KIND_ANSWER.
 	Approval string `protobuf:"bytes,9,opt,name=approval,proto3" json:"approval,omitempty"`
 	// The guard that paused the run. Only with KIND_RAISE.
 	Guard string `protobuf:"bytes,10,opt,name=guard,proto3" json:"guard,omitempty"`
-	// The field of Limits to raise. Empty: a word for the model is enough. Only with KIND_RAISE.
-	LimitField    string `protobuf:"bytes,11,opt,name=limit_field,json=limitField,proto3" json:"limit_field,omitempty"`
+	// The field of Limits to raise. Empty: none, only an input helps. Only with KIND_RAISE.
+	LimitField string `protobuf:"bytes,11,opt,name=limit_field,json=limitField,proto3" json:"limit_field,omitempty"`
+	// What the guard saw, with its unit, for people. Only with KIND_RAISE.
+	Observed string `protobuf:"bytes,12,opt,name=observed,proto3" json:"observed,omitempty"`
+	// True: an input for the model is enough too. Only with KIND_RAISE.
+	TakesInput    bool `protobuf:"varint,13,opt,name=takes_input,json=takesInput,proto3" json:"takes_input,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1531,6 +1535,20 @@ func (x *RequiredAction) GetLimitField() string {
 		return x.LimitField
 	}
 	return ""
+}
+
+func (x *RequiredAction) GetObserved() string {
+	if x != nil {
+		return x.Observed
+	}
+	return ""
+}
+
+func (x *RequiredAction) GetTakesInput() bool {
+	if x != nil {
+		return x.TakesInput
+	}
+	return false
 }
 
 var File_loopd_v1_run_proto protoreflect.FileDescriptor
@@ -1643,7 +1661,7 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x05guard\x18\x01 \x01(\tR\x05guard\x12\x1a\n" +
 	"\bobserved\x18\x02 \x01(\x01R\bobserved\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\x01R\x05limit\x12\x12\n" +
-	"\x04unit\x18\x04 \x01(\tR\x04unit\"\xf7\x03\n" +
+	"\x04unit\x18\x04 \x01(\tR\x04unit\"\xb4\x04\n" +
 	"\x0eRequiredAction\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.loopd.v1.RequiredAction.KindR\x04kind\x12\x1b\n" +
 	"\ttool_call\x18\x02 \x01(\tR\btoolCall\x12\x12\n" +
@@ -1657,7 +1675,10 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x05guard\x18\n" +
 	" \x01(\tR\x05guard\x12\x1f\n" +
 	"\vlimit_field\x18\v \x01(\tR\n" +
-	"limitField\"r\n" +
+	"limitField\x12\x1a\n" +
+	"\bobserved\x18\f \x01(\tR\bobserved\x12\x1f\n" +
+	"\vtakes_input\x18\r \x01(\bR\n" +
+	"takesInput\"r\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_APPROVE\x10\x01\x12\x10\n" +

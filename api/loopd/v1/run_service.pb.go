@@ -135,7 +135,7 @@ func (x ToolResultStatus_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ToolResultStatus_Status.Descriptor instead.
 func (ToolResultStatus_Status) EnumDescriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{22, 0}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{24, 0}
 }
 
 // CreateRunRequest asks for a run.
@@ -645,6 +645,152 @@ func (x *CancelRunRequest) GetRequestId() string {
 	return ""
 }
 
+// PauseRunRequest names a run to pause.
+type PauseRunRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "runs/{run}".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Why, for people. At most 1000 characters. Default empty.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Makes the request safe to repeat; see CreateRunRequest.request_id.
+	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseRunRequest) Reset() {
+	*x = PauseRunRequest{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRunRequest) ProtoMessage() {}
+
+func (x *PauseRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRunRequest.ProtoReflect.Descriptor instead.
+func (*PauseRunRequest) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PauseRunRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PauseRunRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PauseRunRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// ResumeRunRequest names a run to resume.
+type ResumeRunRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "runs/{run}".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Limits to raise, within the operator's ceilings. An absent field stays as it is; none may be lowered. What a child run may spend is held by its parent and cannot be raised: max_cost_usd, max_total_tokens, max_model_calls, deadline and max_wall_time.
+	Limits *Limits `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	// A word for the model, which it reads before it goes on: at most 200000 characters. What the run did before it no longer counts as getting nowhere. Default empty: none.
+	Input string `protobuf:"bytes,3,opt,name=input,proto3" json:"input,omitempty"`
+	// Why, for people. At most 1000 characters. Default empty.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Makes the request safe to repeat; see CreateRunRequest.request_id.
+	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRunRequest) Reset() {
+	*x = ResumeRunRequest{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRunRequest) ProtoMessage() {}
+
+func (x *ResumeRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRunRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRunRequest) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ResumeRunRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ResumeRunRequest) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *ResumeRunRequest) GetInput() string {
+	if x != nil {
+		return x.Input
+	}
+	return ""
+}
+
+func (x *ResumeRunRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ResumeRunRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 // ListMessagesRequest asks for a page of a transcript.
 type ListMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -660,7 +806,7 @@ type ListMessagesRequest struct {
 
 func (x *ListMessagesRequest) Reset() {
 	*x = ListMessagesRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[7]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +818,7 @@ func (x *ListMessagesRequest) String() string {
 func (*ListMessagesRequest) ProtoMessage() {}
 
 func (x *ListMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[7]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +831,7 @@ func (x *ListMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMessagesRequest.ProtoReflect.Descriptor instead.
 func (*ListMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{7}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListMessagesRequest) GetParent() string {
@@ -722,7 +868,7 @@ type ListMessagesResponse struct {
 
 func (x *ListMessagesResponse) Reset() {
 	*x = ListMessagesResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[8]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +880,7 @@ func (x *ListMessagesResponse) String() string {
 func (*ListMessagesResponse) ProtoMessage() {}
 
 func (x *ListMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[8]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +893,7 @@ func (x *ListMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMessagesResponse.ProtoReflect.Descriptor instead.
 func (*ListMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{8}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListMessagesResponse) GetMessages() []*Message {
@@ -781,7 +927,7 @@ type ListToolCallsRequest struct {
 
 func (x *ListToolCallsRequest) Reset() {
 	*x = ListToolCallsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[9]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +939,7 @@ func (x *ListToolCallsRequest) String() string {
 func (*ListToolCallsRequest) ProtoMessage() {}
 
 func (x *ListToolCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[9]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +952,7 @@ func (x *ListToolCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolCallsRequest.ProtoReflect.Descriptor instead.
 func (*ListToolCallsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{9}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListToolCallsRequest) GetParent() string {
@@ -850,7 +996,7 @@ type ListToolCallsResponse struct {
 
 func (x *ListToolCallsResponse) Reset() {
 	*x = ListToolCallsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[10]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +1008,7 @@ func (x *ListToolCallsResponse) String() string {
 func (*ListToolCallsResponse) ProtoMessage() {}
 
 func (x *ListToolCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[10]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +1021,7 @@ func (x *ListToolCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolCallsResponse.ProtoReflect.Descriptor instead.
 func (*ListToolCallsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{10}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListToolCallsResponse) GetToolCalls() []*ToolCall {
@@ -907,7 +1053,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +1065,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1078,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{11}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListEventsRequest) GetParent() string {
@@ -969,7 +1115,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +1127,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +1140,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{12}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -1026,7 +1172,7 @@ type StreamEventsRequest struct {
 
 func (x *StreamEventsRequest) Reset() {
 	*x = StreamEventsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1184,7 @@ func (x *StreamEventsRequest) String() string {
 func (*StreamEventsRequest) ProtoMessage() {}
 
 func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1197,7 @@ func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsRequest.ProtoReflect.Descriptor instead.
 func (*StreamEventsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{13}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StreamEventsRequest) GetParent() string {
@@ -1095,7 +1241,7 @@ type StreamEventsResponse struct {
 
 func (x *StreamEventsResponse) Reset() {
 	*x = StreamEventsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1253,7 @@ func (x *StreamEventsResponse) String() string {
 func (*StreamEventsResponse) ProtoMessage() {}
 
 func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1266,7 @@ func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsResponse.ProtoReflect.Descriptor instead.
 func (*StreamEventsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{14}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StreamEventsResponse) GetKind() isStreamEventsResponse_Kind {
@@ -1217,7 +1363,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1375,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1388,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{15}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Delta) GetModelCall() int32 {
@@ -1282,7 +1428,7 @@ type Fragment struct {
 
 func (x *Fragment) Reset() {
 	*x = Fragment{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1440,7 @@ func (x *Fragment) String() string {
 func (*Fragment) ProtoMessage() {}
 
 func (x *Fragment) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1453,7 @@ func (x *Fragment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fragment.ProtoReflect.Descriptor instead.
 func (*Fragment) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{16}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Fragment) GetKind() string {
@@ -1341,7 +1487,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1499,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1512,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{17}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{19}
 }
 
 // End says that a stream is complete.
@@ -1380,7 +1526,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1538,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1551,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{18}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *End) GetState() RunState {
@@ -1430,7 +1576,7 @@ type SubmitToolResultsRequest struct {
 
 func (x *SubmitToolResultsRequest) Reset() {
 	*x = SubmitToolResultsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1588,7 @@ func (x *SubmitToolResultsRequest) String() string {
 func (*SubmitToolResultsRequest) ProtoMessage() {}
 
 func (x *SubmitToolResultsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1601,7 @@ func (x *SubmitToolResultsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitToolResultsRequest.ProtoReflect.Descriptor instead.
 func (*SubmitToolResultsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{19}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SubmitToolResultsRequest) GetName() string {
@@ -1499,7 +1645,7 @@ type ToolResultInput struct {
 
 func (x *ToolResultInput) Reset() {
 	*x = ToolResultInput{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1657,7 @@ func (x *ToolResultInput) String() string {
 func (*ToolResultInput) ProtoMessage() {}
 
 func (x *ToolResultInput) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1670,7 @@ func (x *ToolResultInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResultInput.ProtoReflect.Descriptor instead.
 func (*ToolResultInput) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{20}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ToolResultInput) GetCall() string {
@@ -1597,7 +1743,7 @@ type SubmitToolResultsResponse struct {
 
 func (x *SubmitToolResultsResponse) Reset() {
 	*x = SubmitToolResultsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1755,7 @@ func (x *SubmitToolResultsResponse) String() string {
 func (*SubmitToolResultsResponse) ProtoMessage() {}
 
 func (x *SubmitToolResultsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1768,7 @@ func (x *SubmitToolResultsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitToolResultsResponse.ProtoReflect.Descriptor instead.
 func (*SubmitToolResultsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{21}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SubmitToolResultsResponse) GetRun() *Run {
@@ -1656,7 +1802,7 @@ type ToolResultStatus struct {
 
 func (x *ToolResultStatus) Reset() {
 	*x = ToolResultStatus{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1814,7 @@ func (x *ToolResultStatus) String() string {
 func (*ToolResultStatus) ProtoMessage() {}
 
 func (x *ToolResultStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1827,7 @@ func (x *ToolResultStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResultStatus.ProtoReflect.Descriptor instead.
 func (*ToolResultStatus) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{22}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ToolResultStatus) GetCall() string {
@@ -1729,7 +1875,7 @@ type ApproveToolCallRequest struct {
 
 func (x *ApproveToolCallRequest) Reset() {
 	*x = ApproveToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1887,7 @@ func (x *ApproveToolCallRequest) String() string {
 func (*ApproveToolCallRequest) ProtoMessage() {}
 
 func (x *ApproveToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1900,7 @@ func (x *ApproveToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveToolCallRequest.ProtoReflect.Descriptor instead.
 func (*ApproveToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{23}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ApproveToolCallRequest) GetName() string {
@@ -1800,7 +1946,7 @@ type DenyToolCallRequest struct {
 
 func (x *DenyToolCallRequest) Reset() {
 	*x = DenyToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1812,7 +1958,7 @@ func (x *DenyToolCallRequest) String() string {
 func (*DenyToolCallRequest) ProtoMessage() {}
 
 func (x *DenyToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1825,7 +1971,7 @@ func (x *DenyToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyToolCallRequest.ProtoReflect.Descriptor instead.
 func (*DenyToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{24}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DenyToolCallRequest) GetName() string {
@@ -1868,7 +2014,7 @@ type ResolveToolCallRequest struct {
 
 func (x *ResolveToolCallRequest) Reset() {
 	*x = ResolveToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +2026,7 @@ func (x *ResolveToolCallRequest) String() string {
 func (*ResolveToolCallRequest) ProtoMessage() {}
 
 func (x *ResolveToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +2039,7 @@ func (x *ResolveToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveToolCallRequest.ProtoReflect.Descriptor instead.
 func (*ResolveToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{25}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ResolveToolCallRequest) GetName() string {
@@ -1986,7 +2132,21 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x04name\x12 \n" +
 	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\x127\n" +
 	"\n" +
-	"request_id\x18\x03 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId\"\xce\x01\n" +
+	"request_id\x18\x03 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId\"\xd2\x01\n" +
+	"\x0fPauseRunRequest\x12d\n" +
+	"\x04name\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
+	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x04name\x12 \n" +
+	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\x127\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId\"\x9e\x02\n" +
+	"\x10ResumeRunRequest\x12d\n" +
+	"\x04name\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
+	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x04name\x12(\n" +
+	"\x06limits\x18\x02 \x01(\v2\x10.loopd.v1.LimitsR\x06limits\x12\x1f\n" +
+	"\x05input\x18\x03 \x01(\tB\t\xbaH\x06r\x04\x18\xc0\x9a\fR\x05input\x12 \n" +
+	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\x127\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId\"\xce\x01\n" +
 	"\x13ListMessagesRequest\x12h\n" +
 	"\x06parent\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
 	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x06parent\x12$\n" +
@@ -2094,8 +2254,7 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x16RESOLUTION_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14RESOLUTION_SUCCEEDED\x10\x01\x12\x1b\n" +
 	"\x17RESOLUTION_NOT_EXECUTED\x10\x02\x12\x14\n" +
-	"\x10RESOLUTION_RETRY\x10\x032\xfa\n" +
-	"\n" +
+	"\x10RESOLUTION_RETRY\x10\x032\xb1\f\n" +
 	"\n" +
 	"RunService\x12K\n" +
 	"\tCreateRun\x12\x1a.loopd.v1.CreateRunRequest\x1a\r.loopd.v1.Run\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/runs\x12K\n" +
@@ -2103,7 +2262,9 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\bListRuns\x12\x19.loopd.v1.ListRunsRequest\x1a\x1a.loopd.v1.ListRunsResponse\"\x10\x82\xd3\xe4\x93\x02\n" +
 	"\x12\b/v1/runs\x12R\n" +
 	"\aWaitRun\x12\x18.loopd.v1.WaitRunRequest\x1a\r.loopd.v1.Run\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/{name=runs/*}:wait\x12[\n" +
-	"\tCancelRun\x12\x1a.loopd.v1.CancelRunRequest\x1a\r.loopd.v1.Run\"#\x82\xd3\xe4\x93\x02\x1d:\x01*\"\x18/v1/{name=runs/*}:cancel\x12s\n" +
+	"\tCancelRun\x12\x1a.loopd.v1.CancelRunRequest\x1a\r.loopd.v1.Run\"#\x82\xd3\xe4\x93\x02\x1d:\x01*\"\x18/v1/{name=runs/*}:cancel\x12X\n" +
+	"\bPauseRun\x12\x19.loopd.v1.PauseRunRequest\x1a\r.loopd.v1.Run\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/{name=runs/*}:pause\x12[\n" +
+	"\tResumeRun\x12\x1a.loopd.v1.ResumeRunRequest\x1a\r.loopd.v1.Run\"#\x82\xd3\xe4\x93\x02\x1d:\x01*\"\x18/v1/{name=runs/*}:resume\x12s\n" +
 	"\fListMessages\x12\x1d.loopd.v1.ListMessagesRequest\x1a\x1e.loopd.v1.ListMessagesResponse\"$\x82\xd3\xe4\x93\x02\x1e\x12\x1c/v1/{parent=runs/*}/messages\x12w\n" +
 	"\rListToolCalls\x12\x1e.loopd.v1.ListToolCallsRequest\x1a\x1f.loopd.v1.ListToolCallsResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=runs/*}/toolCalls\x12k\n" +
 	"\n" +
@@ -2127,7 +2288,7 @@ func file_loopd_v1_run_service_proto_rawDescGZIP() []byte {
 }
 
 var file_loopd_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_loopd_v1_run_service_proto_goTypes = []any{
 	(Resolution)(0),                   // 0: loopd.v1.Resolution
 	(ToolResultStatus_Status)(0),      // 1: loopd.v1.ToolResultStatus.Status
@@ -2138,90 +2299,97 @@ var file_loopd_v1_run_service_proto_goTypes = []any{
 	(*ListRunsResponse)(nil),          // 6: loopd.v1.ListRunsResponse
 	(*WaitRunRequest)(nil),            // 7: loopd.v1.WaitRunRequest
 	(*CancelRunRequest)(nil),          // 8: loopd.v1.CancelRunRequest
-	(*ListMessagesRequest)(nil),       // 9: loopd.v1.ListMessagesRequest
-	(*ListMessagesResponse)(nil),      // 10: loopd.v1.ListMessagesResponse
-	(*ListToolCallsRequest)(nil),      // 11: loopd.v1.ListToolCallsRequest
-	(*ListToolCallsResponse)(nil),     // 12: loopd.v1.ListToolCallsResponse
-	(*ListEventsRequest)(nil),         // 13: loopd.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),        // 14: loopd.v1.ListEventsResponse
-	(*StreamEventsRequest)(nil),       // 15: loopd.v1.StreamEventsRequest
-	(*StreamEventsResponse)(nil),      // 16: loopd.v1.StreamEventsResponse
-	(*Delta)(nil),                     // 17: loopd.v1.Delta
-	(*Fragment)(nil),                  // 18: loopd.v1.Fragment
-	(*Heartbeat)(nil),                 // 19: loopd.v1.Heartbeat
-	(*End)(nil),                       // 20: loopd.v1.End
-	(*SubmitToolResultsRequest)(nil),  // 21: loopd.v1.SubmitToolResultsRequest
-	(*ToolResultInput)(nil),           // 22: loopd.v1.ToolResultInput
-	(*SubmitToolResultsResponse)(nil), // 23: loopd.v1.SubmitToolResultsResponse
-	(*ToolResultStatus)(nil),          // 24: loopd.v1.ToolResultStatus
-	(*ApproveToolCallRequest)(nil),    // 25: loopd.v1.ApproveToolCallRequest
-	(*DenyToolCallRequest)(nil),       // 26: loopd.v1.DenyToolCallRequest
-	(*ResolveToolCallRequest)(nil),    // 27: loopd.v1.ResolveToolCallRequest
-	nil,                               // 28: loopd.v1.CreateRunRequest.LabelsEntry
-	(*Limits)(nil),                    // 29: loopd.v1.Limits
-	(RunState)(0),                     // 30: loopd.v1.RunState
-	(*Run)(nil),                       // 31: loopd.v1.Run
-	(*durationpb.Duration)(nil),       // 32: google.protobuf.Duration
-	(*Message)(nil),                   // 33: loopd.v1.Message
-	(ToolCallState)(0),                // 34: loopd.v1.ToolCallState
-	(*ToolCall)(nil),                  // 35: loopd.v1.ToolCall
-	(*Event)(nil),                     // 36: loopd.v1.Event
-	(ErrorReason)(0),                  // 37: loopd.v1.ErrorReason
+	(*PauseRunRequest)(nil),           // 9: loopd.v1.PauseRunRequest
+	(*ResumeRunRequest)(nil),          // 10: loopd.v1.ResumeRunRequest
+	(*ListMessagesRequest)(nil),       // 11: loopd.v1.ListMessagesRequest
+	(*ListMessagesResponse)(nil),      // 12: loopd.v1.ListMessagesResponse
+	(*ListToolCallsRequest)(nil),      // 13: loopd.v1.ListToolCallsRequest
+	(*ListToolCallsResponse)(nil),     // 14: loopd.v1.ListToolCallsResponse
+	(*ListEventsRequest)(nil),         // 15: loopd.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),        // 16: loopd.v1.ListEventsResponse
+	(*StreamEventsRequest)(nil),       // 17: loopd.v1.StreamEventsRequest
+	(*StreamEventsResponse)(nil),      // 18: loopd.v1.StreamEventsResponse
+	(*Delta)(nil),                     // 19: loopd.v1.Delta
+	(*Fragment)(nil),                  // 20: loopd.v1.Fragment
+	(*Heartbeat)(nil),                 // 21: loopd.v1.Heartbeat
+	(*End)(nil),                       // 22: loopd.v1.End
+	(*SubmitToolResultsRequest)(nil),  // 23: loopd.v1.SubmitToolResultsRequest
+	(*ToolResultInput)(nil),           // 24: loopd.v1.ToolResultInput
+	(*SubmitToolResultsResponse)(nil), // 25: loopd.v1.SubmitToolResultsResponse
+	(*ToolResultStatus)(nil),          // 26: loopd.v1.ToolResultStatus
+	(*ApproveToolCallRequest)(nil),    // 27: loopd.v1.ApproveToolCallRequest
+	(*DenyToolCallRequest)(nil),       // 28: loopd.v1.DenyToolCallRequest
+	(*ResolveToolCallRequest)(nil),    // 29: loopd.v1.ResolveToolCallRequest
+	nil,                               // 30: loopd.v1.CreateRunRequest.LabelsEntry
+	(*Limits)(nil),                    // 31: loopd.v1.Limits
+	(RunState)(0),                     // 32: loopd.v1.RunState
+	(*Run)(nil),                       // 33: loopd.v1.Run
+	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
+	(*Message)(nil),                   // 35: loopd.v1.Message
+	(ToolCallState)(0),                // 36: loopd.v1.ToolCallState
+	(*ToolCall)(nil),                  // 37: loopd.v1.ToolCall
+	(*Event)(nil),                     // 38: loopd.v1.Event
+	(ErrorReason)(0),                  // 39: loopd.v1.ErrorReason
 }
 var file_loopd_v1_run_service_proto_depIdxs = []int32{
-	29, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
-	28, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
+	31, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
+	30, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
 	3,  // 2: loopd.v1.CreateRunRequest.attachments:type_name -> loopd.v1.Attachment
-	30, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
-	31, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
-	32, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	33, // 6: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
-	34, // 7: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
-	35, // 8: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
-	36, // 9: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
-	36, // 10: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
-	19, // 11: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
-	20, // 12: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
-	17, // 13: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
-	18, // 14: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
-	30, // 15: loopd.v1.End.state:type_name -> loopd.v1.RunState
-	22, // 16: loopd.v1.SubmitToolResultsRequest.results:type_name -> loopd.v1.ToolResultInput
-	31, // 17: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
-	24, // 18: loopd.v1.SubmitToolResultsResponse.results:type_name -> loopd.v1.ToolResultStatus
-	1,  // 19: loopd.v1.ToolResultStatus.status:type_name -> loopd.v1.ToolResultStatus.Status
-	37, // 20: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
-	0,  // 21: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
-	2,  // 22: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
-	4,  // 23: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
-	5,  // 24: loopd.v1.RunService.ListRuns:input_type -> loopd.v1.ListRunsRequest
-	7,  // 25: loopd.v1.RunService.WaitRun:input_type -> loopd.v1.WaitRunRequest
-	8,  // 26: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
-	9,  // 27: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
-	11, // 28: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
-	13, // 29: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
-	15, // 30: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
-	21, // 31: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
-	25, // 32: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
-	26, // 33: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
-	27, // 34: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
-	31, // 35: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
-	31, // 36: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
-	6,  // 37: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
-	31, // 38: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
-	31, // 39: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
-	10, // 40: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
-	12, // 41: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
-	14, // 42: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
-	16, // 43: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
-	23, // 44: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
-	35, // 45: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
-	35, // 46: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
-	35, // 47: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
-	35, // [35:48] is the sub-list for method output_type
-	22, // [22:35] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	32, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
+	33, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
+	34, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	31, // 6: loopd.v1.ResumeRunRequest.limits:type_name -> loopd.v1.Limits
+	35, // 7: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
+	36, // 8: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
+	37, // 9: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
+	38, // 10: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
+	38, // 11: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
+	21, // 12: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
+	22, // 13: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
+	19, // 14: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
+	20, // 15: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
+	32, // 16: loopd.v1.End.state:type_name -> loopd.v1.RunState
+	24, // 17: loopd.v1.SubmitToolResultsRequest.results:type_name -> loopd.v1.ToolResultInput
+	33, // 18: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
+	26, // 19: loopd.v1.SubmitToolResultsResponse.results:type_name -> loopd.v1.ToolResultStatus
+	1,  // 20: loopd.v1.ToolResultStatus.status:type_name -> loopd.v1.ToolResultStatus.Status
+	39, // 21: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
+	0,  // 22: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
+	2,  // 23: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
+	4,  // 24: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
+	5,  // 25: loopd.v1.RunService.ListRuns:input_type -> loopd.v1.ListRunsRequest
+	7,  // 26: loopd.v1.RunService.WaitRun:input_type -> loopd.v1.WaitRunRequest
+	8,  // 27: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
+	9,  // 28: loopd.v1.RunService.PauseRun:input_type -> loopd.v1.PauseRunRequest
+	10, // 29: loopd.v1.RunService.ResumeRun:input_type -> loopd.v1.ResumeRunRequest
+	11, // 30: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
+	13, // 31: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
+	15, // 32: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
+	17, // 33: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
+	23, // 34: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
+	27, // 35: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
+	28, // 36: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
+	29, // 37: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
+	33, // 38: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
+	33, // 39: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
+	6,  // 40: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
+	33, // 41: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
+	33, // 42: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
+	33, // 43: loopd.v1.RunService.PauseRun:output_type -> loopd.v1.Run
+	33, // 44: loopd.v1.RunService.ResumeRun:output_type -> loopd.v1.Run
+	12, // 45: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
+	14, // 46: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
+	16, // 47: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
+	18, // 48: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
+	25, // 49: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
+	37, // 50: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
+	37, // 51: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
+	37, // 52: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
+	38, // [38:53] is the sub-list for method output_type
+	23, // [23:38] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_run_service_proto_init() }
@@ -2240,13 +2408,13 @@ func file_loopd_v1_run_service_proto_init() {
 		(*Attachment_Data)(nil),
 		(*Attachment_Uri)(nil),
 	}
-	file_loopd_v1_run_service_proto_msgTypes[14].OneofWrappers = []any{
+	file_loopd_v1_run_service_proto_msgTypes[16].OneofWrappers = []any{
 		(*StreamEventsResponse_Event)(nil),
 		(*StreamEventsResponse_Heartbeat)(nil),
 		(*StreamEventsResponse_End)(nil),
 		(*StreamEventsResponse_Delta)(nil),
 	}
-	file_loopd_v1_run_service_proto_msgTypes[20].OneofWrappers = []any{
+	file_loopd_v1_run_service_proto_msgTypes[22].OneofWrappers = []any{
 		(*ToolResultInput_Content)(nil),
 		(*ToolResultInput_Error)(nil),
 	}
@@ -2256,7 +2424,7 @@ func file_loopd_v1_run_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_run_service_proto_rawDesc), len(file_loopd_v1_run_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,8 @@ const (
 	RunService_ListRuns_FullMethodName          = "/loopd.v1.RunService/ListRuns"
 	RunService_WaitRun_FullMethodName           = "/loopd.v1.RunService/WaitRun"
 	RunService_CancelRun_FullMethodName         = "/loopd.v1.RunService/CancelRun"
+	RunService_PauseRun_FullMethodName          = "/loopd.v1.RunService/PauseRun"
+	RunService_ResumeRun_FullMethodName         = "/loopd.v1.RunService/ResumeRun"
 	RunService_ListMessages_FullMethodName      = "/loopd.v1.RunService/ListMessages"
 	RunService_ListToolCalls_FullMethodName     = "/loopd.v1.RunService/ListToolCalls"
 	RunService_ListEvents_FullMethodName        = "/loopd.v1.RunService/ListEvents"
@@ -53,6 +55,10 @@ type RunServiceClient interface {
 	WaitRun(ctx context.Context, in *WaitRunRequest, opts ...grpc.CallOption) (*Run, error)
 	// Cancels a run: nothing new starts once this returns, and running calls end as what they truly were. Cancelling twice changes nothing.
 	CancelRun(ctx context.Context, in *CancelRunRequest, opts ...grpc.CallOption) (*Run, error)
+	// Pauses a run at its next boundary: calls and answers that are under way end first, then nothing starts until ResumeRun. The run is RUN_STATE_PAUSED when that has happened, which may be after this returns. Nobody is charged meanwhile and the active time stands still, but the wall time runs on and ends the run if nobody resumes it. Decisions and results are taken meanwhile; child runs go on. A run that is paused, or that a guard has paused, stays as it is.
+	PauseRun(ctx context.Context, in *PauseRunRequest, opts ...grpc.CallOption) (*Run, error)
+	// Resumes a paused run, with raised limits if they are given. A run that a guard paused goes on only if the limit that its required_actions name is raised, or, if they take an input, with an input. What the run has spent counts on.
+	ResumeRun(ctx context.Context, in *ResumeRunRequest, opts ...grpc.CallOption) (*Run, error)
 	// Lists the transcript of a run, oldest message first.
 	ListMessages(ctx context.Context, in *ListMessagesRequest, opts ...grpc.CallOption) (*ListMessagesResponse, error)
 	// Lists the tool calls of a run in the order the model asked for them, or of all runs those that wait for somebody, by run.
@@ -123,6 +129,26 @@ func (c *runServiceClient) CancelRun(ctx context.Context, in *CancelRunRequest, 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Run)
 	err := c.cc.Invoke(ctx, RunService_CancelRun_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *runServiceClient) PauseRun(ctx context.Context, in *PauseRunRequest, opts ...grpc.CallOption) (*Run, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Run)
+	err := c.cc.Invoke(ctx, RunService_PauseRun_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *runServiceClient) ResumeRun(ctx context.Context, in *ResumeRunRequest, opts ...grpc.CallOption) (*Run, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Run)
+	err := c.cc.Invoke(ctx, RunService_ResumeRun_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -237,6 +263,10 @@ type RunServiceServer interface {
 	WaitRun(context.Context, *WaitRunRequest) (*Run, error)
 	// Cancels a run: nothing new starts once this returns, and running calls end as what they truly were. Cancelling twice changes nothing.
 	CancelRun(context.Context, *CancelRunRequest) (*Run, error)
+	// Pauses a run at its next boundary: calls and answers that are under way end first, then nothing starts until ResumeRun. The run is RUN_STATE_PAUSED when that has happened, which may be after this returns. Nobody is charged meanwhile and the active time stands still, but the wall time runs on and ends the run if nobody resumes it. Decisions and results are taken meanwhile; child runs go on. A run that is paused, or that a guard has paused, stays as it is.
+	PauseRun(context.Context, *PauseRunRequest) (*Run, error)
+	// Resumes a paused run, with raised limits if they are given. A run that a guard paused goes on only if the limit that its required_actions name is raised, or, if they take an input, with an input. What the run has spent counts on.
+	ResumeRun(context.Context, *ResumeRunRequest) (*Run, error)
 	// Lists the transcript of a run, oldest message first.
 	ListMessages(context.Context, *ListMessagesRequest) (*ListMessagesResponse, error)
 	// Lists the tool calls of a run in the order the model asked for them, or of all runs those that wait for somebody, by run.
@@ -277,6 +307,12 @@ func (UnimplementedRunServiceServer) WaitRun(context.Context, *WaitRunRequest) (
 }
 func (UnimplementedRunServiceServer) CancelRun(context.Context, *CancelRunRequest) (*Run, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelRun not implemented")
+}
+func (UnimplementedRunServiceServer) PauseRun(context.Context, *PauseRunRequest) (*Run, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseRun not implemented")
+}
+func (UnimplementedRunServiceServer) ResumeRun(context.Context, *ResumeRunRequest) (*Run, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeRun not implemented")
 }
 func (UnimplementedRunServiceServer) ListMessages(context.Context, *ListMessagesRequest) (*ListMessagesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListMessages not implemented")
@@ -409,6 +445,42 @@ func _RunService_CancelRun_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(RunServiceServer).CancelRun(ctx, req.(*CancelRunRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RunService_PauseRun_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseRunRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunServiceServer).PauseRun(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RunService_PauseRun_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunServiceServer).PauseRun(ctx, req.(*PauseRunRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RunService_ResumeRun_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeRunRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunServiceServer).ResumeRun(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RunService_ResumeRun_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunServiceServer).ResumeRun(ctx, req.(*ResumeRunRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -576,6 +648,14 @@ var RunService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CancelRun",
 			Handler:    _RunService_CancelRun_Handler,
+		},
+		{
+			MethodName: "PauseRun",
+			Handler:    _RunService_PauseRun_Handler,
+		},
+		{
+			MethodName: "ResumeRun",
+			Handler:    _RunService_ResumeRun_Handler,
 		},
 		{
 			MethodName: "ListMessages",

@@ -30,6 +30,7 @@ func Conformance(t *testing.T, open func(t *testing.T) Store) {
 		"signals are listed and seen ones deleted":       (*conformer).signalsDeleted,
 		"a release makes the run claimable":              (*conformer).releaseClaimable,
 		"a release with a wake time waits for it":        (*conformer).releaseWakes,
+		"a paused run wakes when it is resumed":          (*conformer).pauseWakes,
 		"a run that waits for people wakes by a signal":  (*conformer).signalWakes,
 		"a release with an unseen signal does not wait":  (*conformer).releaseSignalled,
 		"an empty release changes nothing else":          (*conformer).emptyRelease,

@@ -71,6 +71,27 @@ func (c *conformer) signalWakes() {
 	c.equal("signals of the woken run", 1, len(c.signals(again)))
 }
 
+func (c *conformer) pauseWakes() {
+	lease, state := c.started()
+	c.signal(lease.Run, loop.PauseRequested{Reason: "lunch"})
+	seen := c.signals(lease)[0]
+	c.no(c.append(lease, state, engine.Batch{SignalsSeen: seen.ID}, seen.Body), "take the pause")
+	until := time.Now().Add(time.Hour)
+	c.no(c.append(lease, state, engine.Batch{Intent: true, Release: true, SignalsSeen: seen.ID}, loop.Suspended{Reason: loop.WaitPaused, Until: until}), "suspend")
+	c.claimNone("w2", "the run is paused")
+
+	c.signal(lease.Run, loop.Resumed{Input: "go on"})
+	again := c.claimOne("w2")
+	signals := c.signals(again)
+	c.equal("signals of the resumed run", 1, len(signals))
+	state = c.load(again)
+	raised := state.Limits()
+	raised.Cost *= 2
+	taken := loop.Resumed{Input: "go on", Limits: &raised}
+	c.no(c.append(again, state, engine.Batch{SignalsSeen: signals[0].ID}, loop.Claimed{Attempt: 2}, taken), "take the resume")
+	c.equal("limits in force", raised, c.load(again).Limits())
+}
+
 // waiting suspends a run on an approval, with a wake time if there is one.
 func (c *conformer) waiting(until time.Time) (loop.Lease, *loop.State) {
 	lease, state := c.started()

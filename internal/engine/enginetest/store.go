@@ -17,7 +17,7 @@ type Store interface {
 	// loop.Created with the spec.
 	CreateRun(ctx context.Context, run loop.RunRef, spec loop.Spec) error
 
-	// Signal leaves a signal for the run: loop.CancelRequested,
-	// loop.ApprovalDecided or loop.CallResolved. A waiting run wakes.
+	// Signal leaves a signal for the run: loop.CancelRequested, loop.PauseRequested,
+	// loop.Resumed, loop.ApprovalDecided or loop.CallResolved. A waiting run wakes.
 	Signal(ctx context.Context, run loop.RunRef, body loop.Body) error
 }

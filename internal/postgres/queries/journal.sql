@@ -24,6 +24,7 @@ WITH locked AS (
                             WHEN @state::text IN ('REQUIRES_ACTION', 'PAUSED') THEN 'infinity'
                             ELSE now() END,
         phase = @phase::text,
+        limits = coalesce(sqlc.narg('limits')::json, r.limits),
         iterations = @iterations::integer,
         model_calls = @model_calls::integer,
         tool_calls = @tool_calls::integer,
@@ -105,13 +106,15 @@ WITH locked AS (
     RETURNING h.amount_pico, h.settled_pico
 ), balance AS (
     UPDATE accounts a SET
+        limit_pico = coalesce(sqlc.narg('limit_pico')::bigint, a.limit_pico),
         committed_pico = a.committed_pico + coalesce((SELECT sum(settled_pico) FROM settled), 0)::bigint,
         held_pico = a.held_pico + coalesce((SELECT sum(amount_pico) FROM opened), 0)::bigint
                                 - coalesce((SELECT sum(amount_pico) FROM settled), 0)::bigint
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
       -- An empty list arrives as null.
-      AND (cardinality(@hold_calls::integer[]) > 0 OR cardinality(@settled_calls::integer[]) > 0)
+      AND (cardinality(@hold_calls::integer[]) > 0 OR cardinality(@settled_calls::integer[]) > 0
+           OR sqlc.narg('limit_pico')::bigint IS NOT NULL)
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= @signals_seen::bigint
