@@ -106,13 +106,27 @@ WITH locked AS (
         owed = CASE WHEN excluded.owed = '' THEN t.owed ELSE excluded.owed END,
         asked_at = coalesce(excluded.asked_at, t.asked_at)
 ), opened AS (
-    INSERT INTO holds (tenant_id, run_id, call, amount_pico)
-    SELECT f.tenant_id, f.run_id, h.call, h.amount
-    FROM fence f, (SELECT unnest($60::integer[]) AS call, unnest($61::bigint[]) AS amount) h
+    INSERT INTO holds (tenant_id, run_id, call, amount_pico, model, purpose, price_version)
+    SELECT f.tenant_id, f.run_id, h.call, h.amount, h.model, h.purpose, h.price_version
+    FROM fence f, (
+        SELECT unnest($60::integer[]) AS call, unnest($61::bigint[]) AS amount,
+               unnest($62::text[]) AS model, unnest($63::text[]) AS purpose,
+               unnest($64::text[]) AS price_version
+    ) h
     RETURNING amount_pico
 ), settled AS (
-    UPDATE holds h SET state = 'settled', settled_pico = s.cost, settled_at = now()
-    FROM fence f, (SELECT unnest($62::integer[]) AS call, unnest($63::bigint[]) AS cost) s
+    UPDATE holds h SET state = 'settled', settled_pico = s.cost, settled_at = now(),
+        input_uncached = s.input_uncached, cache_read = s.cache_read, cache_write_5m = s.cache_write_5m,
+        cache_write_1h = s.cache_write_1h, output = s.output, reasoning = s.reasoning,
+        estimated = s.estimated, saved_pico = s.saved, iteration = nullif(s.iteration, 0), tools = nullif(s.tools, '')::text[]
+    FROM fence f, (
+        SELECT unnest($65::integer[]) AS call, unnest($66::bigint[]) AS cost,
+               unnest($67::bigint[]) AS input_uncached, unnest($68::bigint[]) AS cache_read,
+               unnest($69::bigint[]) AS cache_write_5m, unnest($70::bigint[]) AS cache_write_1h,
+               unnest($71::bigint[]) AS output, unnest($72::bigint[]) AS reasoning,
+               unnest($73::boolean[]) AS estimated, unnest($74::bigint[]) AS saved,
+               unnest($75::integer[]) AS iteration, unnest($76::text[]) AS tools
+    ) s
     WHERE h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = s.call AND h.state = 'open'
     RETURNING h.amount_pico, h.settled_pico
 ), balance AS (
@@ -123,7 +137,7 @@ WITH locked AS (
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
       -- An empty list arrives as null.
-      AND (cardinality($60::integer[]) > 0 OR cardinality($62::integer[]) > 0)
+      AND (cardinality($60::integer[]) > 0 OR cardinality($65::integer[]) > 0)
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= $9::bigint
@@ -133,21 +147,21 @@ WITH locked AS (
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
            c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
     FROM fence f, (
-        SELECT unnest($2::text[]) AS run_id, unnest($64::text[]) AS agent,
-               unnest($65::bigint[]) AS agent_version, unnest($66::text[]) AS input,
-               unnest($67::text[]) AS limits, unnest($68::text[]) AS labels,
-               unnest($69::text[]) AS source, unnest($70::boolean[]) AS has_output_schema,
-               unnest($71::text[]) AS call_id, unnest($72::text[]) AS root_id,
-               unnest($73::integer[]) AS depth
+        SELECT unnest($2::text[]) AS run_id, unnest($77::text[]) AS agent,
+               unnest($78::bigint[]) AS agent_version, unnest($79::text[]) AS input,
+               unnest($80::text[]) AS limits, unnest($81::text[]) AS labels,
+               unnest($82::text[]) AS source, unnest($83::boolean[]) AS has_output_schema,
+               unnest($84::text[]) AS call_id, unnest($85::text[]) AS root_id,
+               unnest($86::integer[]) AS depth
     ) c
 ), child_events AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($74::text[]) AS body) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($87::text[]) AS body) c
 ), child_accounts AS (
     INSERT INTO accounts (tenant_id, account, limit_pico)
     SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($75::bigint[]) AS limit_pico) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($88::bigint[]) AS limit_pico) c
 ), hearers AS (
     -- What a run that has ended is told is of no use to anybody.
     SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
@@ -159,7 +173,7 @@ WITH locked AS (
     SELECT h.tenant_id, h.run_id, o.kind, o.body::json
     FROM hearers h JOIN (
         SELECT generate_subscripts($3::text[], 1) AS place, unnest($3::text[])::uuid AS run_id,
-               unnest($76::text[]) AS kind, unnest($77::text[]) AS body
+               unnest($89::text[]) AS kind, unnest($90::text[]) AS body
     ) o USING (run_id)
     WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
     ORDER BY o.place
@@ -245,8 +259,21 @@ type AppendEventsParams struct {
 	CallEdited         []string
 	HoldCalls          []int32
 	HoldAmounts        []int64
+	HoldModels         []string
+	HoldPurposes       []string
+	HoldPrices         []string
 	SettledCalls       []int32
 	SettledCosts       []int64
+	SettledInputs      []int64
+	SettledReads       []int64
+	SettledWrites5m    []int64
+	SettledWrites1h    []int64
+	SettledOutputs     []int64
+	SettledReasonings  []int64
+	SettledEstimated   []bool
+	SettledSaved       []int64
+	SettledIterations  []int32
+	SettledTools       []string
 	ChildAgents        []string
 	ChildVersions      []int64
 	ChildInputs        []string
@@ -340,8 +367,21 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.CallEdited,
 			a.HoldCalls,
 			a.HoldAmounts,
+			a.HoldModels,
+			a.HoldPurposes,
+			a.HoldPrices,
 			a.SettledCalls,
 			a.SettledCosts,
+			a.SettledInputs,
+			a.SettledReads,
+			a.SettledWrites5m,
+			a.SettledWrites1h,
+			a.SettledOutputs,
+			a.SettledReasonings,
+			a.SettledEstimated,
+			a.SettledSaved,
+			a.SettledIterations,
+			a.SettledTools,
 			a.ChildAgents,
 			a.ChildVersions,
 			a.ChildInputs,
