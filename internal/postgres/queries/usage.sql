@@ -99,7 +99,7 @@ SELECT p.place, p.keys::text[] AS keys, p.runs, p.succeeded, p.model_calls::bigi
        p.cache_write::bigint AS cache_write, p.output::bigint AS output, p.reasoning::bigint AS reasoning,
        usd(p.cost)::text AS cost_usd, usd(p.estimated)::text AS estimated_usd, usd(p.saved)::text AS saved_usd, usd(p.wasted)::text AS wasted_usd,
        coalesce(p.wasted / nullif(p.cost, 0), 0)::double precision AS wasted_share,
-       coalesce(usd(round(p.cost / nullif(p.succeeded, 0))), '')::text AS success_usd
+       coalesce(usd(div(p.cost, nullif(p.succeeded, 0))), '')::text AS success_usd
 FROM placed p
 WHERE p.place = 0 OR p.place > @skip::bigint
 ORDER BY p.place
