@@ -34,6 +34,7 @@ type client struct {
 	agents    loopdv1.AgentServiceClient
 	tools     loopdv1.ToolServiceClient
 	policies  loopdv1.PolicyServiceClient
+	usage     loopdv1.UsageServiceClient
 
 	// How long to wait before a broken stream is asked for again, and after how
 	// many tries in a row that brought nothing to give up. 10 tries at 2 s are
@@ -55,9 +56,9 @@ func clientCommands(env Env) []*cobra.Command {
 	return c.groups()
 }
 
-// groups are those commands, one group for each noun.
+// groups are those commands, one group for each noun, or the one command of a noun.
 func (c *client) groups() []*cobra.Command {
-	groups := []*cobra.Command{c.runCommand(), c.approvalCommand(), c.agentCommand(), c.toolCommand(), c.policyCommand()}
+	groups := []*cobra.Command{c.runCommand(), c.approvalCommand(), c.agentCommand(), c.toolCommand(), c.policyCommand(), c.usageCommand()}
 	for _, group := range groups {
 		c.prepare(group)
 	}
@@ -75,9 +76,11 @@ func (c *client) prepare(group *cobra.Command) {
 	group.PersistentFlags().StringVarP(&c.output, "output", "o", "table", "table or json")
 	group.PersistentPreRunE = func(*cobra.Command, []string) error { return c.connect() }
 	group.PersistentPostRunE = func(*cobra.Command, []string) error { return c.conn.Close() }
-	group.Args = cobra.ArbitraryArgs
-	group.RunE = func(cmd *cobra.Command, args []string) error {
-		return usagef("%s needs one of its commands, not %q: see %s --help", cmd.CommandPath(), strings.Join(args, " "), cmd.CommandPath())
+	if group.HasSubCommands() {
+		group.Args = cobra.ArbitraryArgs
+		group.RunE = func(cmd *cobra.Command, args []string) error {
+			return usagef("%s needs one of its commands, not %q: see %s --help", cmd.CommandPath(), strings.Join(args, " "), cmd.CommandPath())
+		}
 	}
 	for _, cmd := range append(group.Commands(), group) {
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
@@ -111,6 +114,7 @@ func (c *client) connect() error {
 	}
 	c.conn, c.runs, c.approvals = conn, loopdv1.NewRunServiceClient(conn), loopdv1.NewApprovalServiceClient(conn)
 	c.agents, c.tools, c.policies = loopdv1.NewAgentServiceClient(conn), loopdv1.NewToolServiceClient(conn), loopdv1.NewPolicyServiceClient(conn)
+	c.usage = loopdv1.NewUsageServiceClient(conn)
 	return nil
 }
 

@@ -35,6 +35,7 @@ type fakeServer struct {
 	loopdv1.UnimplementedApprovalServiceServer
 	loopdv1.UnimplementedToolServiceServer
 	loopdv1.UnimplementedPolicyServiceServer
+	loopdv1.UnimplementedUsageServiceServer
 
 	mu      sync.Mutex
 	request proto.Message
@@ -54,6 +55,7 @@ type fakeServer struct {
 	imported  *loopdv1.ImportOpenApiResponse
 	answer    *loopdv1.CallToolResponse
 	policy    *loopdv1.Policy
+	usage     []*loopdv1.QueryUsageResponse // pages
 	// What the inbox holds each time that somebody looks. The last look is told.
 	inbox    [][]*loopdv1.Approval
 	lastLook func()
@@ -163,6 +165,7 @@ func setup(t *testing.T) *terminal {
 	loopdv1.RegisterApprovalServiceServer(server, fake)
 	loopdv1.RegisterToolServiceServer(server, fake)
 	loopdv1.RegisterPolicyServiceServer(server, fake)
+	loopdv1.RegisterUsageServiceServer(server, fake)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {

@@ -118,11 +118,12 @@ func (o *owner) answered(a loop.CallModel, m loop.ModelAnswer, latency time.Dura
 	}
 	record := loop.ModelAnswered{
 		Call: a.Started.Call, Message: m.Message, Finish: m.Finish, NativeFinish: m.NativeFinish,
-		Usage: m.Usage, Cost: a.Price.Cost(m.Usage), ResponseID: m.ResponseID, ResponseModel: m.ResponseModel,
+		Usage: m.Usage, Cost: a.Price.Cost(m.Usage), CacheSaved: a.Price.CacheSaved(m.Usage), ResponseID: m.ResponseID, ResponseModel: m.ResponseModel,
 		LatencyMS: latency.Milliseconds(),
 	}
 	if m.UsageMissing || m.Usage.Input() == 0 { // no request reads nothing
 		record.Usage, record.Cost, record.Estimated = worstUsage(a.Started), loop.LostCost(loop.ErrorLost, a.Started.Hold), true
+		record.CacheSaved = 0
 	}
 	if o.state.HearsTextLoops() && !a.Beside() {
 		record.Chant = loop.TextLoopIn(m.Message, m.Finish)

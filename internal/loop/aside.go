@@ -80,7 +80,7 @@ func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
 	}
 	started := ModelStarted{
 		Call: s.spend.calls + 1, Purpose: p.purpose, Model: c.model,
-		MaxOutput: p.output, InputBound: p.input, Hold: p.hold, Reserve: p.reserve,
+		MaxOutput: p.output, InputBound: p.input, Hold: p.hold, Reserve: p.reserve, PriceVersion: price.Version,
 	}
 	provider, model := SplitModel(c.model)
 	request := ModelRequest{

@@ -71,6 +71,9 @@ type ModelStarted struct {
 	InputBound   int64  `json:"input_bound"` // tokens, never less than what the provider will count
 	ResultBudget int64  `json:"result_budget,omitempty"`
 	Hold         USD    `json:"hold"`
+	// PriceVersion is that of the row of the run's spec which the cost will follow from.
+	// Empty in old journals.
+	PriceVersion string `json:"price_version,omitempty"`
 	// Reserve is kept besides the hold, so that a wrap-up can be paid afterwards.
 	Reserve USD `json:"reserve,omitempty"`
 	// Context is the likely size of the request and its answer, of Window: tokens.
@@ -92,6 +95,8 @@ type ModelAnswered struct {
 	ResponseID    string  `json:"response_id,omitempty"`
 	ResponseModel string  `json:"response_model,omitempty"`
 	LatencyMS     int64   `json:"latency_ms,omitempty"`
+	// CacheSaved is what the prompt cache saved; see Price.CacheSaved.
+	CacheSaved USD `json:"cache_saved,omitempty"`
 }
 
 // ModelFailed is a model call that brought no answer.

@@ -346,7 +346,7 @@ func (s *State) callModel(p plan, now time.Time) Action {
 	started := ModelStarted{
 		Call: s.spend.calls + 1, Purpose: p.purpose, Model: s.chain.model(),
 		MaxOutput: p.output, InputBound: p.input, ResultBudget: p.results, Hold: p.hold, Reserve: p.reserve,
-		Context: s.inputEstimate() + p.output, Window: s.chain.price().Window,
+		Context: s.inputEstimate() + p.output, Window: s.chain.price().Window, PriceVersion: s.chain.price().Version,
 	}
 	return CallModel{intent{[]Body{started}}, s.request(p), started, s.chain.price(), s.workEnd(now)}
 }

@@ -148,6 +148,14 @@ func (p Price) Cost(u Usage) Cost {
 	}
 }
 
+// CacheSaved is what the input of a usage would have cost without a prompt cache, less
+// what it cost. It is below zero if writing into the cache cost more than reading from
+// it saved.
+func (p Price) CacheSaved(u Usage) USD {
+	paid := p.Cost(u)
+	return p.rates(u.Input()).Input.times(u.Input()) - paid.Input.plus(paid.CacheRead).plus(paid.CacheWrite)
+}
+
 // Bound is the most a request can cost that reads at most input tokens and may
 // write at most output tokens: every token at its dearest rate, at the dearest
 // tier that the bound can reach.

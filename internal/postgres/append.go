@@ -29,6 +29,7 @@ func appendParams(lease loop.Lease, batch Batch) (db.AppendEventsParams, error) 
 		if err := addEvent(&p, e); err != nil {
 			return p, fmt.Errorf("append to run %s: %w", lease.Run.ID, err)
 		}
+		addUse(&p, e.Body, batch.Calls)
 	}
 	if err := setHead(&p, batch.Head); err != nil {
 		return p, fmt.Errorf("append to run %s: head: %w", lease.Run.ID, err)
@@ -51,7 +52,7 @@ func appendParams(lease loop.Lease, batch Batch) (db.AppendEventsParams, error) 
 	return p, nil
 }
 
-// addEvent adds an event, and what it means for the run's account.
+// addEvent adds an event, and the limits that it puts in force.
 func addEvent(p *db.AppendEventsParams, e loop.Event) error {
 	kind, body, err := loop.EncodeBody(e.Body)
 	if err != nil {
@@ -61,18 +62,8 @@ func addEvent(p *db.AppendEventsParams, e loop.Event) error {
 	p.Kinds = append(p.Kinds, kind)
 	p.Ats = append(p.Ats, e.At)
 	p.Bodies = append(p.Bodies, string(body))
-	switch body := e.Body.(type) {
-	case loop.ModelStarted:
-		p.HoldCalls = append(p.HoldCalls, int32(body.Call))
-		p.HoldAmounts = append(p.HoldAmounts, int64(body.Hold))
-	case loop.ModelAnswered:
-		p.SettledCalls = append(p.SettledCalls, int32(body.Call))
-		p.SettledCosts = append(p.SettledCosts, int64(body.Cost.Total()))
-	case loop.ModelFailed:
-		p.SettledCalls = append(p.SettledCalls, int32(body.Call))
-		p.SettledCosts = append(p.SettledCosts, int64(body.Cost.Total()))
-	case loop.Resumed:
-		return setLimits(p, body.Limits)
+	if resumed, ok := e.Body.(loop.Resumed); ok {
+		return setLimits(p, resumed.Limits)
 	}
 	return nil
 }

@@ -63,6 +63,7 @@ func TestEveryPathReachesItsMethod(t *testing.T) {
 		{"GET", "/v1/policies/a?version=2", "PolicyService/GetPolicy"},
 		{"PATCH", "/v1/policies/a?update_mask=condition", "PolicyService/UpdatePolicy"},
 		{"POST", "/v1/policies/a:archive", "PolicyService/ArchivePolicy"},
+		{"GET", "/v1/usage:query?group_by=agent&group_by=label:team&labels[a.b/c]=d&states=RUN_STATE_FAILED", "UsageService/QueryUsage"},
 	} {
 		t.Run(c.method, func(t *testing.T) {
 			t.Parallel()
@@ -99,6 +100,7 @@ func gateway(t *testing.T, called func(method string)) http.Handler {
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		loopdv1.RegisterAgentServiceHandler, loopdv1.RegisterRunServiceHandler, loopdv1.RegisterToolServiceHandler,
 		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler,
+		loopdv1.RegisterUsageServiceHandler,
 	} {
 		if err := register(t.Context(), mux, conn); err != nil {
 			t.Fatal(err)

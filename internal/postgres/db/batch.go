@@ -107,26 +107,40 @@ WITH locked AS (
         owed = CASE WHEN excluded.owed = '' THEN t.owed ELSE excluded.owed END,
         asked_at = coalesce(excluded.asked_at, t.asked_at)
 ), opened AS (
-    INSERT INTO holds (tenant_id, run_id, call, amount_pico)
-    SELECT f.tenant_id, f.run_id, h.call, h.amount
-    FROM fence f, (SELECT unnest($61::integer[]) AS call, unnest($62::bigint[]) AS amount) h
+    INSERT INTO holds (tenant_id, run_id, call, amount_pico, model, purpose, price_version)
+    SELECT f.tenant_id, f.run_id, h.call, h.amount, h.model, h.purpose, h.price_version
+    FROM fence f, (
+        SELECT unnest($61::integer[]) AS call, unnest($62::bigint[]) AS amount,
+               unnest($63::text[]) AS model, unnest($64::text[]) AS purpose,
+               unnest($65::text[]) AS price_version
+    ) h
     RETURNING amount_pico
 ), settled AS (
-    UPDATE holds h SET state = 'settled', settled_pico = s.cost, settled_at = now()
-    FROM fence f, (SELECT unnest($63::integer[]) AS call, unnest($64::bigint[]) AS cost) s
+    UPDATE holds h SET state = 'settled', settled_pico = s.cost, settled_at = now(),
+        input_uncached = s.input_uncached, cache_read = s.cache_read, cache_write_5m = s.cache_write_5m,
+        cache_write_1h = s.cache_write_1h, output = s.output, reasoning = s.reasoning,
+        estimated = s.estimated, saved_pico = s.saved, iteration = nullif(s.iteration, 0), tools = nullif(s.tools, '')::text[]
+    FROM fence f, (
+        SELECT unnest($66::integer[]) AS call, unnest($67::bigint[]) AS cost,
+               unnest($68::bigint[]) AS input_uncached, unnest($69::bigint[]) AS cache_read,
+               unnest($70::bigint[]) AS cache_write_5m, unnest($71::bigint[]) AS cache_write_1h,
+               unnest($72::bigint[]) AS output, unnest($73::bigint[]) AS reasoning,
+               unnest($74::boolean[]) AS estimated, unnest($75::bigint[]) AS saved,
+               unnest($76::integer[]) AS iteration, unnest($77::text[]) AS tools
+    ) s
     WHERE h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = s.call AND h.state = 'open'
     RETURNING h.amount_pico, h.settled_pico
 ), balance AS (
     UPDATE accounts a SET
-        limit_pico = coalesce($65::bigint, a.limit_pico),
+        limit_pico = coalesce($78::bigint, a.limit_pico),
         committed_pico = a.committed_pico + coalesce((SELECT sum(settled_pico) FROM settled), 0)::bigint,
         held_pico = a.held_pico + coalesce((SELECT sum(amount_pico) FROM opened), 0)::bigint
                                 - coalesce((SELECT sum(amount_pico) FROM settled), 0)::bigint
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
       -- An empty list arrives as null.
-      AND (cardinality($61::integer[]) > 0 OR cardinality($63::integer[]) > 0
-           OR $65::bigint IS NOT NULL)
+      AND (cardinality($61::integer[]) > 0 OR cardinality($66::integer[]) > 0
+           OR $78::bigint IS NOT NULL)
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= $9::bigint
@@ -136,21 +150,21 @@ WITH locked AS (
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
            c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
     FROM fence f, (
-        SELECT unnest($2::text[]) AS run_id, unnest($66::text[]) AS agent,
-               unnest($67::bigint[]) AS agent_version, unnest($68::text[]) AS input,
-               unnest($69::text[]) AS limits, unnest($70::text[]) AS labels,
-               unnest($71::text[]) AS source, unnest($72::boolean[]) AS has_output_schema,
-               unnest($73::text[]) AS call_id, unnest($74::text[]) AS root_id,
-               unnest($75::integer[]) AS depth
+        SELECT unnest($2::text[]) AS run_id, unnest($79::text[]) AS agent,
+               unnest($80::bigint[]) AS agent_version, unnest($81::text[]) AS input,
+               unnest($82::text[]) AS limits, unnest($83::text[]) AS labels,
+               unnest($84::text[]) AS source, unnest($85::boolean[]) AS has_output_schema,
+               unnest($86::text[]) AS call_id, unnest($87::text[]) AS root_id,
+               unnest($88::integer[]) AS depth
     ) c
 ), child_events AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($76::text[]) AS body) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($89::text[]) AS body) c
 ), child_accounts AS (
     INSERT INTO accounts (tenant_id, account, limit_pico)
     SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($77::bigint[]) AS limit_pico) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($90::bigint[]) AS limit_pico) c
 ), hearers AS (
     -- What a run that has ended is told is of no use to anybody.
     SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
@@ -162,7 +176,7 @@ WITH locked AS (
     SELECT h.tenant_id, h.run_id, o.kind, o.body::json
     FROM hearers h JOIN (
         SELECT generate_subscripts($3::text[], 1) AS place, unnest($3::text[])::uuid AS run_id,
-               unnest($78::text[]) AS kind, unnest($79::text[]) AS body
+               unnest($91::text[]) AS kind, unnest($92::text[]) AS body
     ) o USING (run_id)
     WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
     ORDER BY o.place
@@ -249,8 +263,21 @@ type AppendEventsParams struct {
 	CallEdited         []string
 	HoldCalls          []int32
 	HoldAmounts        []int64
+	HoldModels         []string
+	HoldPurposes       []string
+	HoldPrices         []string
 	SettledCalls       []int32
 	SettledCosts       []int64
+	SettledInputs      []int64
+	SettledReads       []int64
+	SettledWrites5m    []int64
+	SettledWrites1h    []int64
+	SettledOutputs     []int64
+	SettledReasonings  []int64
+	SettledEstimated   []bool
+	SettledSaved       []int64
+	SettledIterations  []int32
+	SettledTools       []string
 	LimitPico          *int64
 	ChildAgents        []string
 	ChildVersions      []int64
@@ -346,8 +373,21 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.CallEdited,
 			a.HoldCalls,
 			a.HoldAmounts,
+			a.HoldModels,
+			a.HoldPurposes,
+			a.HoldPrices,
 			a.SettledCalls,
 			a.SettledCosts,
+			a.SettledInputs,
+			a.SettledReads,
+			a.SettledWrites5m,
+			a.SettledWrites1h,
+			a.SettledOutputs,
+			a.SettledReasonings,
+			a.SettledEstimated,
+			a.SettledSaved,
+			a.SettledIterations,
+			a.SettledTools,
 			a.LimitPico,
 			a.ChildAgents,
 			a.ChildVersions,

@@ -95,13 +95,27 @@ WITH locked AS (
         owed = CASE WHEN excluded.owed = '' THEN t.owed ELSE excluded.owed END,
         asked_at = coalesce(excluded.asked_at, t.asked_at)
 ), opened AS (
-    INSERT INTO holds (tenant_id, run_id, call, amount_pico)
-    SELECT f.tenant_id, f.run_id, h.call, h.amount
-    FROM fence f, (SELECT unnest(@hold_calls::integer[]) AS call, unnest(@hold_amounts::bigint[]) AS amount) h
+    INSERT INTO holds (tenant_id, run_id, call, amount_pico, model, purpose, price_version)
+    SELECT f.tenant_id, f.run_id, h.call, h.amount, h.model, h.purpose, h.price_version
+    FROM fence f, (
+        SELECT unnest(@hold_calls::integer[]) AS call, unnest(@hold_amounts::bigint[]) AS amount,
+               unnest(@hold_models::text[]) AS model, unnest(@hold_purposes::text[]) AS purpose,
+               unnest(@hold_prices::text[]) AS price_version
+    ) h
     RETURNING amount_pico
 ), settled AS (
-    UPDATE holds h SET state = 'settled', settled_pico = s.cost, settled_at = now()
-    FROM fence f, (SELECT unnest(@settled_calls::integer[]) AS call, unnest(@settled_costs::bigint[]) AS cost) s
+    UPDATE holds h SET state = 'settled', settled_pico = s.cost, settled_at = now(),
+        input_uncached = s.input_uncached, cache_read = s.cache_read, cache_write_5m = s.cache_write_5m,
+        cache_write_1h = s.cache_write_1h, output = s.output, reasoning = s.reasoning,
+        estimated = s.estimated, saved_pico = s.saved, iteration = nullif(s.iteration, 0), tools = nullif(s.tools, '')::text[]
+    FROM fence f, (
+        SELECT unnest(@settled_calls::integer[]) AS call, unnest(@settled_costs::bigint[]) AS cost,
+               unnest(@settled_inputs::bigint[]) AS input_uncached, unnest(@settled_reads::bigint[]) AS cache_read,
+               unnest(@settled_writes_5m::bigint[]) AS cache_write_5m, unnest(@settled_writes_1h::bigint[]) AS cache_write_1h,
+               unnest(@settled_outputs::bigint[]) AS output, unnest(@settled_reasonings::bigint[]) AS reasoning,
+               unnest(@settled_estimated::boolean[]) AS estimated, unnest(@settled_saved::bigint[]) AS saved,
+               unnest(@settled_iterations::integer[]) AS iteration, unnest(@settled_tools::text[]) AS tools
+    ) s
     WHERE h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = s.call AND h.state = 'open'
     RETURNING h.amount_pico, h.settled_pico
 ), balance AS (
