@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 )
@@ -31,6 +32,8 @@ type asideCall struct {
 	instructions string
 	messages     []Message
 	output       int64 // cap, tokens
+	temperature  *float64
+	schema       json.RawMessage // of the answer
 }
 
 // takeAside returns what came of a call of the purpose, or nil.
@@ -85,7 +88,7 @@ func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
 	provider, model := SplitModel(c.model)
 	request := ModelRequest{
 		Provider: provider, Model: model, Instructions: c.instructions, Messages: c.messages,
-		MaxOutputTokens: p.output, CacheKey: s.run.ID,
+		MaxOutputTokens: p.output, CacheKey: s.run.ID, Temperature: c.temperature, OutputSchema: c.schema,
 	}
 	return CallModel{intent{[]Body{started}}, request, started, price, s.workDeadline(now)}, nil
 }

@@ -94,7 +94,7 @@ const finalWords = "This is your last answer: no more tools can be called. Give 
 func (s *State) mayNudge(name string) bool {
 	n := 0
 	for _, t := range s.trips {
-		if t.Verdict != VerdictNudge {
+		if t.Verdict != VerdictNudge || t.Guard == guardCheckpoint { // checkpoints have a bound of their own
 			continue
 		}
 		if t.Guard == name && t.Iteration == s.iterations {

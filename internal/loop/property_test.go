@@ -20,19 +20,26 @@ import (
 func TestHistories(t *testing.T) {
 	ends := map[loop.StopReason]int{}
 	var events, recovered, fallbacks int
+	judges := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		h := live(t)
 		ends[h.audit.finished.Stop.Reason]++
 		events += len(h.journal)
 		recovered += 6 - h.crashes
 		fallbacks += h.audit.fallbacks
+		h.audit.contract.count(judges)
 	})
-	t.Logf("%d events, %d crashes, %d fallbacks, ends: %v", events, recovered, fallbacks, ends)
+	t.Logf("%d events, %d crashes, %d fallbacks, judges: %v, ends: %v", events, recovered, fallbacks, judges, ends)
 	if checks, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err != nil || checks < 10_000 {
 		return
 	}
 	if fallbacks == 0 {
 		t.Error("no history fell back on another model")
+	}
+	for _, what := range judgedAs {
+		if judges[what] == 0 {
+			t.Errorf("no history has an answer %s by a judge", what)
+		}
 	}
 	for _, r := range loop.StopReasons() {
 		if !slices.Contains(unreached, r) && ends[r] == 0 {
@@ -79,6 +86,8 @@ type audit struct {
 	alive     map[string]loop.CallHandedOut // by call id: child runs that have not ended
 	perAnswer map[string]int                // first sends by the answer's part of the call id
 
+	contract contractAudit
+
 	final, stopped, cancelled bool
 	finished                  *loop.Finished
 }
@@ -92,6 +101,7 @@ func newAudit(t *rapid.T, spec loop.Spec) *audit {
 	for _, p := range spec.FallbackPrices {
 		a.prices[p.Model] = p
 	}
+	a.contract.begin(a, spec)
 	for _, tool := range spec.Definition.Tools {
 		a.effects[tool.Name] = tool.Effect
 	}
@@ -103,6 +113,7 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 	if a.finished != nil {
 		a.t.Fatalf("%s after the end", e.Body.Kind())
 	}
+	a.contract.event(a, e.Body)
 	switch b := e.Body.(type) {
 	case loop.ModelStarted:
 		a.modelStarted(b)
@@ -228,13 +239,25 @@ func (a *audit) quiet(what string) {
 
 func (a *audit) modelStarted(b loop.ModelStarted) {
 	a.quiet("a model call starts")
+	if b.Purpose == loop.PurposeJudge {
+		a.contract.asked(a, b)
+		return
+	}
 	if (b.Purpose == loop.PurposeWrapUp) != a.final {
 		a.t.Fatalf("purpose %q, but final turn is %v", b.Purpose, a.final)
 	}
-	price, known := a.prices[b.Model]
-	if !known || b.Model != a.model {
+	if _, known := a.prices[b.Model]; !known || b.Model != a.model {
 		a.t.Fatalf("model %q is called while %q is in use", b.Model, a.model)
 	}
+	a.startModel(b)
+	if len(a.effects) > 0 && b.Purpose == "" {
+		a.reserved(b)
+	}
+}
+
+// startModel checks a model call against the books and enters it.
+func (a *audit) startModel(b loop.ModelStarted) {
+	price := a.prices[b.Model]
 	if b.InputBound <= 0 || b.MaxOutput <= 0 || b.Hold < price.Bound(b.InputBound, b.MaxOutput) {
 		a.t.Fatalf("a hold that covers nothing: %+v", b)
 	}
@@ -246,9 +269,6 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 	}
 	a.modelCalls++
 	a.held, a.started = b.Hold, b
-	if len(a.effects) > 0 && b.Purpose == "" {
-		a.reserved(b)
-	}
 }
 
 // reserved says that after a call with tools a wrap-up can still be paid: it
@@ -364,6 +384,10 @@ func (a *audit) performed(s loop.Send, o loop.Outcome) {
 // request checks what a provider would be sent.
 func (a *audit) request(c loop.CallModel) {
 	r := c.Request
+	if c.Beside() {
+		a.contract.request(a, c)
+		return
+	}
 	if r.ToolsAllowed == a.final || r.MaxOutputTokens != c.Started.MaxOutput {
 		a.t.Fatalf("tools allowed: %v in final turn: %v, output %d of %d", r.ToolsAllowed, a.final, r.MaxOutputTokens, c.Started.MaxOutput)
 	}

@@ -36,6 +36,8 @@ type State struct {
 
 	besides *aside // what came of the newest call beside the conversation
 
+	checkpoints map[string]judged // by name
+
 	trips    []Tripped
 	final    *Tripped // the trip that asked for a wrap-up
 	pause    pause
@@ -112,6 +114,7 @@ func (s *State) apply(e Event) error {
 	case ModelAnswered:
 		err = s.applyAnswered(b, e)
 	case ModelFailed:
+		s.noteJudgeFailed(b)
 		err = s.spend.applyFailed(b)
 	case FellBack:
 		err = s.applyFellBack(b, e)
@@ -198,6 +201,7 @@ func (s *State) applyCreated(b Created, e Event) {
 
 func (s *State) applyTripped(b Tripped, e Event) {
 	s.trips = append(s.trips, b)
+	s.toldOfCheckpoints(b)
 	if b.Verdict == VerdictFinalTurn && s.final == nil {
 		s.final = &b
 	}
@@ -216,6 +220,7 @@ func guardMessage(text string) Message {
 func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 	if open := s.spend.open; open != nil && beside(open.Purpose) {
 		s.besides = &aside{purpose: open.Purpose, finish: b.Finish, text: b.Message.Text()}
+		s.noteVerdict(open.Purpose)
 		return s.spend.applyAnswered(b)
 	}
 	wrapUp := s.spend.open != nil && s.spend.open.Purpose == PurposeWrapUp
