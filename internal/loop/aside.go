@@ -16,6 +16,13 @@ const (
 // beside reports whether calls of the purpose are no part of the conversation.
 func beside(purpose string) bool { return purpose == PurposeSummary || purpose == PurposeJudge }
 
+// Beside reports whether the call is no part of the conversation, and so makes no
+// iteration.
+func (b ModelStarted) Beside() bool { return beside(b.Purpose) }
+
+// LastCall is the newest model call that ended, zero before the first.
+func (s *State) LastCall() ModelStarted { return s.spend.last }
+
 // aside is what came of the newest call beside the conversation, until something
 // is made of it.
 type aside struct {
