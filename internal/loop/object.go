@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 )
 
@@ -45,7 +44,7 @@ func readObject(text string, members map[string]any) error {
 	if _, err := d.Token(); err != nil {
 		return errors.New("it is no JSON object")
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+	if strings.TrimSpace(text[d.InputOffset():]) != "" {
 		return errors.New("more text follows the JSON object")
 	}
 	return nil

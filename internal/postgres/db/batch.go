@@ -47,24 +47,25 @@ WITH locked AS (
         held_pico = $20::bigint,
         answer = $21::json,
         partial = $22::boolean,
-        stop = $23::json,
-        required_actions = $24::json,
-        side_effects = $25::json,
-        started_at = $26::timestamptz,
+        unverified = $23::boolean,
+        stop = $24::json,
+        required_actions = $25::json,
+        side_effects = $26::json,
+        started_at = $27::timestamptz,
         wake_at = $10::timestamptz,
         ended_at = $7::timestamptz
     WHERE (SELECT count(*) FROM locked) >= 0 -- has them locked before anything else
-      AND r.tenant_id = $27::text AND r.run_id = $28::uuid
-      AND r.lease_epoch = $29::bigint AND r.lease_owner = $30::text
-      AND r.next_seq = $31::bigint
-      AND (NOT $32::boolean OR r.signals <= $9::bigint)
+      AND r.tenant_id = $28::text AND r.run_id = $29::uuid
+      AND r.lease_epoch = $30::bigint AND r.lease_owner = $31::text
+      AND r.next_seq = $32::bigint
+      AND (NOT $33::boolean OR r.signals <= $9::bigint)
     RETURNING r.tenant_id, r.run_id
 ), appended AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
-    SELECT f.tenant_id, f.run_id, e.seq, e.kind, e.at, $29::bigint, e.body::json
+    SELECT f.tenant_id, f.run_id, e.seq, e.kind, e.at, $30::bigint, e.body::json
     FROM fence f, (
-        SELECT unnest($6::bigint[]) AS seq, unnest($33::text[]) AS kind,
-               unnest($34::timestamptz[]) AS at, unnest($35::text[]) AS body
+        SELECT unnest($6::bigint[]) AS seq, unnest($34::text[]) AS kind,
+               unnest($35::timestamptz[]) AS at, unnest($36::text[]) AS body
     ) e
 ), calls AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
@@ -81,19 +82,19 @@ WITH locked AS (
            nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
            c.decided_by, c.decision::json, c.edited::json
     FROM fence f, (
-        SELECT generate_subscripts($36::text[], 1) AS place, unnest($36::text[]) AS call_id,
-               unnest($37::text[]) AS tool, unnest($38::text[]) AS call,
-               unnest($39::integer[]) AS iteration, unnest($40::text[]) AS args_sha256,
-               unnest($41::text[]) AS effect, unnest($42::text[]) AS state,
-               unnest($43::text[]) AS outcome, unnest($44::integer[]) AS attempt,
-               unnest($45::text[]) AS idem_key, unnest($46::text[]) AS result,
-               unnest($47::boolean[]) AS cut, unnest($48::bigint[]) AS bytes,
-               unnest($49::timestamptz[]) AS started_at, unnest($50::timestamptz[]) AS finished_at,
-               unnest($51::timestamptz[]) AS until_at, unnest($52::text[]) AS child_id,
-               unnest($53::text[]) AS owed, unnest($54::text[]) AS asked,
-               unnest($55::timestamptz[]) AS asked_at, unnest($56::timestamptz[]) AS decided_at,
-               unnest($57::text[]) AS decided_by, unnest($58::text[]) AS decision,
-               unnest($59::text[]) AS edited
+        SELECT generate_subscripts($37::text[], 1) AS place, unnest($37::text[]) AS call_id,
+               unnest($38::text[]) AS tool, unnest($39::text[]) AS call,
+               unnest($40::integer[]) AS iteration, unnest($41::text[]) AS args_sha256,
+               unnest($42::text[]) AS effect, unnest($43::text[]) AS state,
+               unnest($44::text[]) AS outcome, unnest($45::integer[]) AS attempt,
+               unnest($46::text[]) AS idem_key, unnest($47::text[]) AS result,
+               unnest($48::boolean[]) AS cut, unnest($49::bigint[]) AS bytes,
+               unnest($50::timestamptz[]) AS started_at, unnest($51::timestamptz[]) AS finished_at,
+               unnest($52::timestamptz[]) AS until_at, unnest($53::text[]) AS child_id,
+               unnest($54::text[]) AS owed, unnest($55::text[]) AS asked,
+               unnest($56::timestamptz[]) AS asked_at, unnest($57::timestamptz[]) AS decided_at,
+               unnest($58::text[]) AS decided_by, unnest($59::text[]) AS decision,
+               unnest($60::text[]) AS edited
     ) c
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
         tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
@@ -108,11 +109,11 @@ WITH locked AS (
 ), opened AS (
     INSERT INTO holds (tenant_id, run_id, call, amount_pico)
     SELECT f.tenant_id, f.run_id, h.call, h.amount
-    FROM fence f, (SELECT unnest($60::integer[]) AS call, unnest($61::bigint[]) AS amount) h
+    FROM fence f, (SELECT unnest($61::integer[]) AS call, unnest($62::bigint[]) AS amount) h
     RETURNING amount_pico
 ), settled AS (
     UPDATE holds h SET state = 'settled', settled_pico = s.cost, settled_at = now()
-    FROM fence f, (SELECT unnest($62::integer[]) AS call, unnest($63::bigint[]) AS cost) s
+    FROM fence f, (SELECT unnest($63::integer[]) AS call, unnest($64::bigint[]) AS cost) s
     WHERE h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = s.call AND h.state = 'open'
     RETURNING h.amount_pico, h.settled_pico
 ), balance AS (
@@ -123,7 +124,7 @@ WITH locked AS (
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
       -- An empty list arrives as null.
-      AND (cardinality($60::integer[]) > 0 OR cardinality($62::integer[]) > 0)
+      AND (cardinality($61::integer[]) > 0 OR cardinality($63::integer[]) > 0)
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= $9::bigint
@@ -133,21 +134,21 @@ WITH locked AS (
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
            c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
     FROM fence f, (
-        SELECT unnest($2::text[]) AS run_id, unnest($64::text[]) AS agent,
-               unnest($65::bigint[]) AS agent_version, unnest($66::text[]) AS input,
-               unnest($67::text[]) AS limits, unnest($68::text[]) AS labels,
-               unnest($69::text[]) AS source, unnest($70::boolean[]) AS has_output_schema,
-               unnest($71::text[]) AS call_id, unnest($72::text[]) AS root_id,
-               unnest($73::integer[]) AS depth
+        SELECT unnest($2::text[]) AS run_id, unnest($65::text[]) AS agent,
+               unnest($66::bigint[]) AS agent_version, unnest($67::text[]) AS input,
+               unnest($68::text[]) AS limits, unnest($69::text[]) AS labels,
+               unnest($70::text[]) AS source, unnest($71::boolean[]) AS has_output_schema,
+               unnest($72::text[]) AS call_id, unnest($73::text[]) AS root_id,
+               unnest($74::integer[]) AS depth
     ) c
 ), child_events AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($74::text[]) AS body) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($75::text[]) AS body) c
 ), child_accounts AS (
     INSERT INTO accounts (tenant_id, account, limit_pico)
     SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($75::bigint[]) AS limit_pico) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($76::bigint[]) AS limit_pico) c
 ), hearers AS (
     -- What a run that has ended is told is of no use to anybody.
     SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
@@ -159,7 +160,7 @@ WITH locked AS (
     SELECT h.tenant_id, h.run_id, o.kind, o.body::json
     FROM hearers h JOIN (
         SELECT generate_subscripts($3::text[], 1) AS place, unnest($3::text[])::uuid AS run_id,
-               unnest($76::text[]) AS kind, unnest($77::text[]) AS body
+               unnest($77::text[]) AS kind, unnest($78::text[]) AS body
     ) o USING (run_id)
     WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
     ORDER BY o.place
@@ -206,6 +207,7 @@ type AppendEventsParams struct {
 	HeldPico           int64
 	Answer             []byte
 	Partial            bool
+	Unverified         bool
 	Stop               []byte
 	RequiredActions    []byte
 	SideEffects        []byte
@@ -301,6 +303,7 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.HeldPico,
 			a.Answer,
 			a.Partial,
+			a.Unverified,
 			a.Stop,
 			a.RequiredActions,
 			a.SideEffects,
