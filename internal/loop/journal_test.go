@@ -44,6 +44,9 @@ var recorded = map[string]struct {
 	"model_in_flight":    {"rich_stopped", 5},
 	"waits_for_approval": {"rich_succeeded", 28},
 	"call_in_doubt":      {"doubt", 7},
+	"answer_judged":      {"output_judge_rejects", 0},
+	"answer_unverified":  {"output_judge_without_a_verdict", 0},
+	"checkpoint_failed":  {"checkpoint_twice", 0},
 }
 
 // TestGoldenJournals makes sure that what was once written can be read for ever:
@@ -206,7 +209,7 @@ func bodies() []loop.Body {
 		loop.Created{}, loop.Claimed{}, loop.Suspended{}, loop.ModelStarted{}, loop.ModelAnswered{}, loop.ModelFailed{},
 		loop.CallRefused{}, loop.ApprovalRequested{}, loop.ApprovalDecided{}, loop.CallBegun{}, loop.CallFinished{},
 		loop.CallDoubted{}, loop.CallResolved{}, loop.Tripped{}, loop.AnswerRejected{}, loop.AnswerAccepted{},
-		loop.CancelRequested{}, loop.Finished{},
+		loop.CancelRequested{}, loop.Finished{}, loop.AnswerChecked{}, loop.CheckpointJudged{},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -188,7 +189,7 @@ func (s *State) applyRejected(b AnswerRejected, e Event) {
 	c := &s.contract
 	c.last, c.checked, c.verdicts, c.again = &b, false, 0, false
 	if s.answer != nil {
-		said := answerPrint(s.answer.text)
+		said := s.answerPrint(s.answer.text)
 		c.again = slices.Contains(c.prints, said)
 		c.prints = append(c.prints, said)
 	}
@@ -199,12 +200,14 @@ func (s *State) applyRejected(b AnswerRejected, e Event) {
 	}
 }
 
-// answerPrint identifies what an answer says: as JSON if it is JSON, else as words.
-func answerPrint(text string) string {
+// answerPrint identifies what an answer says, as JSON if it is JSON, else as words,
+// and after how much work: the same words may be right once something was done.
+func (s *State) answerPrint(text string) string {
+	work := strconv.Itoa(s.calls.started)
 	if json.Valid([]byte(text)) {
-		return digest("json", canonicalArgs(text, nil))
+		return digest("json", work, canonicalArgs(text, nil))
 	}
-	return digest("text", strings.Join(strings.Fields(text), " "))
+	return digest("text", work, strings.Join(strings.Fields(text), " "))
 }
 
 // brokenContract is the trip of a final answer that is not asked for once more, or
@@ -222,7 +225,7 @@ func (s *State) brokenContract() *Tripped {
 	case len(c.prints) > limit:
 		t.Message = "the final answer failed the output contract each time; it is kept, unverified"
 	case c.again:
-		t.Message = "the same final answer came again after it had failed the output contract; it is kept, unverified"
+		t.Message = "the same final answer came again after it had failed the output contract, with nothing done in between; it is kept, unverified"
 	default:
 		return nil
 	}
