@@ -184,6 +184,21 @@ func listed(problems []string, most int) string {
 	return b.String()
 }
 
+// applyCheck notes what a check of the answer, or of the run, came to.
+func (s *State) applyCheck(e Event) {
+	switch b := e.Body.(type) {
+	case AnswerRejected:
+		s.applyRejected(b, e)
+	case AnswerChecked:
+		s.contract.checked = true
+	case AnswerAccepted:
+		s.contract.accepted = true
+		s.dropAside()
+	case CheckpointJudged:
+		s.applyCheckpoint(b)
+	}
+}
+
 // applyRejected sends the answer back, unless nobody could judge it.
 func (s *State) applyRejected(b AnswerRejected, e Event) {
 	c := &s.contract

@@ -152,15 +152,8 @@ func (s *State) apply(e Event) error {
 		err = s.calls.applyResolved(b, e.At)
 	case Tripped:
 		s.applyTripped(b, e)
-	case AnswerRejected:
-		s.applyRejected(b, e)
-	case AnswerChecked:
-		s.contract.checked = true
-	case AnswerAccepted:
-		s.contract.accepted = true
-		s.dropAside()
-	case CheckpointJudged:
-		s.applyCheckpoint(b)
+	case AnswerRejected, AnswerChecked, AnswerAccepted, CheckpointJudged:
+		s.applyCheck(e)
 	case Compacted:
 		err = s.applyCompacted(b, e)
 	case PauseRequested:
