@@ -100,7 +100,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	}
 	d.server, err = server.New(server.Config{
 		Store: d.store, Prices: book.Price, ValidateTool: validateTool, ValidateSchema: tool.ValidateSchema,
-		ValidateArguments: tools.Problem, ValidateRule: rule.Compile, Builtin: tool.Builtin,
+		ValidateArguments: tools.Problem, ValidateRule: rule.Compile, ValidateAssertion: rule.CompileAssertion, Builtin: tool.Builtin,
 		ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools(d.mcp), CallTool: box.callOnce,
 		Models:        book.Models,
 		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
@@ -112,7 +112,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	d.deltas = postgres.NewDeltas(d.store)
 	d.engine, err = engine.New(engine.Config{
 		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, SharesKey: opened.shares, Deltas: d.deltas, Tools: box, Checker: tools,
-		Rules: rules{judge}, Approver: approver{d.store, judge, d.log},
+		Rules: rules{judge}, Asserts: judge, Approver: approver{d.store, judge, d.log},
 		Worker: uuid.NewString(), MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
 		Log: d.log, Registerer: d.registry, Tracer: tracer,
 	})

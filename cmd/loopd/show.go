@@ -28,11 +28,7 @@ func showRun(w io.Writer, run *loopdv1.Run, children []childRun) error {
 		return err
 	}
 	if run.GetAnswer() != "" {
-		title := "Answer"
-		if run.GetAnswerPartial() {
-			title = "Partial answer, not accepted"
-		}
-		fmt.Fprintf(w, "\n%s\n%s\n", title, indent(run.GetAnswer()))
+		fmt.Fprintf(w, "\n%s\n%s\n", answerTitle(run), indent(run.GetAnswer()))
 	}
 	if next := nextMoves(run, children); len(next) > 0 {
 		fmt.Fprintf(w, "\nNext\n")
@@ -41,6 +37,17 @@ func showRun(w io.Writer, run *loopdv1.Run, children []childRun) error {
 		}
 	}
 	return nil
+}
+
+// answerTitle says how far the answer can be relied on.
+func answerTitle(run *loopdv1.Run) string {
+	switch {
+	case run.GetAnswerUnverified():
+		return "Answer, unverified: it did not pass the agent's output contract"
+	case run.GetAnswerPartial():
+		return "Partial answer, not accepted"
+	}
+	return "Answer"
 }
 
 // headRows are a run at a glance.
@@ -106,6 +113,13 @@ func showEvidence(w io.Writer, evidence []*loopdv1.Evidence) error {
 	if len(evidence) == 0 {
 		return nil
 	}
+	if ofChecks(evidence) {
+		fmt.Fprintln(w, "\nProblems")
+		for _, e := range evidence {
+			fmt.Fprintf(w, "  - %s\n", oneLine(e.GetNote()))
+		}
+		return nil
+	}
 	fmt.Fprintln(w, "\nEvidence")
 	rows := [][]string{{"ITERATION", "CALL", "TOOL", "ARGUMENTS", "RESULT", "SAME AS BEFORE", "NOTE"}}
 	var before *loopdv1.Evidence
@@ -117,6 +131,16 @@ func showEvidence(w io.Writer, evidence []*loopdv1.Evidence) error {
 		before = e
 	}
 	return indentedTable(w, "  ", rows)
+}
+
+// ofChecks reports whether the proof is what checks found: words, and no calls.
+func ofChecks(evidence []*loopdv1.Evidence) bool {
+	for _, e := range evidence {
+		if e.GetTool() != "" || e.GetCallId() != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // same says what two lines of evidence have in common, by their fingerprints.
@@ -217,7 +241,8 @@ var advices = map[loopdv1.StopReason]string{
 	loopdv1.StopReason_STOP_REASON_PAUSE_LOOP:           "The provider kept pausing its answer: try again later, or use another model.",
 	loopdv1.StopReason_STOP_REASON_REFUSAL:              "The model refuses this input: change the input or the instructions.",
 	loopdv1.StopReason_STOP_REASON_UNKNOWN_STOP_REASON:  "The provider ended its answer with a word that this loopd does not know: update loopd.",
-	loopdv1.StopReason_STOP_REASON_OUTPUT_INVALID:       "The answer breaks the output contract as listed above: relax the schema, or show an example in the instructions.",
+	loopdv1.StopReason_STOP_REASON_OUTPUT_INVALID:       "The answer did not pass the output contract, as listed above: relax it, show an example in the instructions, or see why the validator or the judge could not be asked.",
+	loopdv1.StopReason_STOP_REASON_CHECKPOINT_FAILED:    "What the checkpoint asserts did not hold twice, as listed above: say so in the instructions, or correct the assertion.",
 	loopdv1.StopReason_STOP_REASON_IN_DOUBT_UNRESOLVED:  "Nobody said in time what became of a call: check that system by hand before you start the run again.",
 	loopdv1.StopReason_STOP_REASON_PROVIDER_ERROR:       "The provider refused the request: check the model's name, the key and the account's credit.",
 	loopdv1.StopReason_STOP_REASON_PROVIDER_UNAVAILABLE: "The provider did not answer: start the run again when it does.",

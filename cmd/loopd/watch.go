@@ -192,6 +192,7 @@ type lines struct {
 	caps      *loopdv1.Limits
 	limits    loop.Limits // in force, by the events so far
 	iteration int32       // the open one; 0 = none
+	beside    bool        // the newest model call is no part of the conversation
 	since     time.Time
 	cost      loop.USD
 	calls     []string // of the open iteration, in the order they were asked for
@@ -211,8 +212,14 @@ func (p *lines) event(e *loopdv1.Event) error {
 	switch b := body(e).(type) {
 	case loop.ModelStarted:
 		p.close(at)
-		p.since = at
+		if p.beside = b.Beside(); !p.beside {
+			p.since = at
+		}
 	case loop.ModelAnswered:
+		if p.beside {
+			p.cost += b.Cost.Total() // what it said is told by what comes of it
+			return nil
+		}
 		p.draft.replace(b.Message)
 		p.open(e.GetIteration(), b)
 	case loop.ModelFailed:
@@ -230,6 +237,9 @@ func (p *lines) event(e *loopdv1.Event) error {
 		p.close(at)
 		p.sayf("guard %s: %s: %s", b.Guard, b.Verdict, b.Message)
 		p.pausedBy(b)
+	case loop.AnswerRejected, loop.AnswerChecked, loop.CheckpointJudged:
+		p.close(at)
+		p.check(b)
 	case loop.Suspended:
 		p.close(at)
 		p.sayf("waits: %s", b.Reason)

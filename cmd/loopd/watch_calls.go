@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"strings"
 	"time"
 
 	"github.com/loopd/loopd/internal/loop"
@@ -62,6 +64,24 @@ func (p *lines) decided(b loop.ApprovalDecided) {
 		reason = ": " + b.Reason
 	}
 	p.sayf("%s is %s%s%s", p.nameOf(b.CallID), word, by(b.By), reason)
+}
+
+// check writes a line about what a check found of a run or of its answer.
+func (p *lines) check(b loop.Body) {
+	switch b := b.(type) {
+	case loop.AnswerRejected:
+		what := "was rejected by the"
+		if b.Final {
+			what = "could not be checked by the"
+		}
+		p.sayf("the answer %s %s: %s", what, cmp.Or(b.By, loop.BySchema), strings.Join(b.Problems, "; "))
+	case loop.AnswerChecked:
+		p.sayf("the answer passed all checks but the judge's")
+	case loop.CheckpointJudged:
+		if len(b.Problems) > 0 {
+			p.sayf("checkpoint %s does not hold: %s", b.Checkpoint, strings.Join(b.Problems, "; "))
+		}
+	}
 }
 
 func (p *lines) verified(b loop.CallVerified) {

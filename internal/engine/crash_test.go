@@ -60,7 +60,7 @@ func scenarios() []scenario {
 			{Calls: []loop.ToolCall{call(send)}, Fail: []error{throttled(0)}}, {Text: "done", Fail: []error{throttled(2 * time.Minute)}},
 		}},
 		{name: "text loop", spec: enginetest.Spec(send), script: []enginetest.Answer{{Calls: []loop.ToolCall{call(send)}, Chants: 1}, enginetest.Say("done")}},
-		wrapUp, contract, queue,
+		wrapUp, contract, queue, checkedScenario(), checkpointScenario(),
 	}, append(handedOut(asks), heldBack(asks)...)...)
 }
 
@@ -179,11 +179,13 @@ func TestCrashAnywhere(t *testing.T) {
 // one; then others come, the second of which dies as well.
 func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) (o outcome, commits, effects int) {
 	w.Helper()
+	w.model.ByModel = map[string]func(loop.ModelRequest) enginetest.Answer{"judge": politeJudge}
 	w.model.Script, w.model.ByInput = sc.script, map[string][]enginetest.Answer{childInput: sc.child}
 	w.tools.Replies = map[string]func(int) loop.ToolReply{}
 	for _, t := range append(sc.spec.Definition.Tools, send) {
 		w.tools.Replies[t.Name] = func(int) loop.ToolReply { return enginetest.OK("result of " + t.Name) }
 	}
+	w.tools.Replies["validate"] = func(int) loop.ToolReply { return enginetest.OK(`{"ok":true}`) }
 	run := w.create(sc.spec)
 	if sc.pause != "" {
 		w.tools.Replies[sc.pause] = func(n int) loop.ToolReply {
@@ -315,7 +317,7 @@ func (w *world) auditSends(run loop.RunRef, retries map[string]int) {
 	}
 	sent, byCall := map[string]int{}, map[string]int{}
 	for _, s := range w.tools.Sent() {
-		if s.Run != run.ID {
+		if s.Run != run.ID || asksAboutAnswer(s) {
 			continue
 		}
 		spec, _ := w.state(run).Spec().Definition.Tool(s.Tool)
@@ -363,6 +365,9 @@ func (w *world) outcome(run loop.RunRef) outcome {
 	}
 	keys := map[string]bool{}
 	for _, sent := range w.tools.Sent() {
+		if asksAboutAnswer(sent) {
+			continue
+		}
 		spec, own := s.Spec().Definition.Tool(sent.Tool)
 		if !own {
 			spec = send // a child run's

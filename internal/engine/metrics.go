@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +23,9 @@ type metrics struct {
 	duration   *prometheus.HistogramVec
 	trips      *prometheus.CounterVec
 	breaches   *prometheus.CounterVec
+	checks     *prometheus.CounterVec
 	spent      *prometheus.CounterVec
+	purposes   *prometheus.CounterVec
 	tokens     *prometheus.CounterVec
 	iterTotal  *prometheus.CounterVec
 	toolCalls  *prometheus.CounterVec
@@ -60,6 +63,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			[]float64{.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640, 1800, 3600}, "agent", "outcome"),
 		trips:     counter("guard_trips_total", "Guard verdicts that changed a run.", "guard", "action", "agent"),
 		breaches:  counter("guard_breaches_total", "Limits that were passed although guarded. Must stay 0.", "guard"),
+		checks:    counter("output_checks_total", "Checks of final answers by a part of the output contract: passed, failed, or unchecked when nobody could say.", "part", "outcome"),
+		purposes:  counter("purpose_cost_usd_total", "Money spent on models in USD, by what the call was for: work, wrap_up, judge or summary.", "agent", "purpose"),
 		spent:     counter("cost_usd_total", "Money spent on models in USD.", "agent", "model", "kind"),
 		tokens:    counter("tokens_total", "Tokens, in disjoint kinds.", "agent", "model", "kind"),
 		iterTotal: counter("iterations_total", "Iterations, as they happen.", "agent"),
@@ -92,14 +97,14 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 	for _, e := range events {
 		switch b := e.Body.(type) {
 		case loop.ModelAnswered:
-			m.spend(spec.Agent, s.Model(), b.Usage, b.Cost)
-			m.request(s.Model(), answerCode(b.Finish), b.LatencyMS)
-			if s.AnswerKept() {
+			m.spend(spec.Agent, s.LastCall(), b.Usage, b.Cost)
+			m.request(s.LastCall().Model, answerCode(b.Finish), b.LatencyMS)
+			if s.AnswerKept() && !s.LastCall().Beside() {
 				m.iterTotal.WithLabelValues(spec.Agent).Inc()
 			}
 		case loop.ModelFailed:
-			m.spend(spec.Agent, s.Model(), b.Usage, b.Cost)
-			m.request(s.Model(), failureCode(b), b.LatencyMS)
+			m.spend(spec.Agent, s.LastCall(), b.Usage, b.Cost)
+			m.request(s.LastCall().Model, failureCode(b), b.LatencyMS)
 		case loop.FellBack:
 			m.fallbacks.WithLabelValues(b.From, b.To, string(b.Class)).Inc()
 		case loop.CallFinished:
@@ -114,6 +119,8 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 			m.toolCalls.WithLabelValues(s.ToolLabel(b.CallID), string(b.Outcome)).Inc()
 		case loop.CallDoubted:
 			m.toolCalls.WithLabelValues(s.ToolLabel(b.CallID), string(loop.OutcomeUnknown)).Inc()
+		case loop.AnswerRejected, loop.AnswerChecked, loop.AnswerAccepted:
+			m.check(spec.Definition, b)
 		case loop.Tripped:
 			m.trips.WithLabelValues(b.Guard, string(b.Verdict), spec.Agent).Inc()
 		case loop.Finished:
@@ -122,7 +129,9 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 	}
 }
 
-func (m *metrics) spend(agent, model string, u loop.Usage, c loop.Cost) {
+func (m *metrics) spend(agent string, call loop.ModelStarted, u loop.Usage, c loop.Cost) {
+	model := call.Model
+	m.purposes.WithLabelValues(agent, cmp.Or(call.Purpose, "work")).Add(c.Total().Float())
 	for kind, v := range map[string]loop.USD{"input": c.Input, "cache_read": c.CacheRead, "cache_write": c.CacheWrite, "output": c.Output} {
 		m.spent.WithLabelValues(agent, model, kind).Add(v.Float())
 	}

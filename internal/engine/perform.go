@@ -39,6 +39,8 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 		return false, o.countInput(ctx, a)
 	case loop.CheckAnswer:
 		return false, o.checkAnswer(ctx, a)
+	case loop.JudgeCheckpoints:
+		return false, o.judgeCheckpoints(ctx, a)
 	case loop.Sleep:
 		return o.sleepUntil(ctx, a)
 	case loop.VerifyCall:
@@ -51,14 +53,6 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 		return true, o.e.cfg.Journal.Append(ctx, o.lease, Batch{Release: true, Head: o.state.Head()})
 	}
 	return false, fmt.Errorf("engine does not know the action %T", action)
-}
-
-func (o *owner) checkAnswer(ctx context.Context, a loop.CheckAnswer) error {
-	var verdict loop.Body = loop.AnswerAccepted{}
-	if problems := o.e.cfg.Checker.Check(a.Schema, a.Answer); len(problems) > 0 {
-		verdict = loop.Rejection(problems)
-	}
-	return o.commit(ctx, batch{bodies: []loop.Body{verdict}})
 }
 
 // countInput asks the provider's counting endpoint, once. No answer is an answer.

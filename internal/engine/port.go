@@ -150,3 +150,10 @@ type Checker interface {
 	// Check returns the problems of the answer, each naming a path, or none.
 	Check(schema []byte, answer string) []string
 }
+
+// Assertions judges what must hold of a run. It is deterministic.
+type Assertions interface {
+	// Assert lists the assertions that do not hold for the facts, in words that a
+	// model can act on, or none. One that cannot be judged does not hold.
+	Assert(assertions []loop.Assertion, facts loop.Facts) []string
+}

@@ -71,7 +71,7 @@ func (w *world) start(worker *enginetest.Worker, tweak ...func(*engine.Config)) 
 	w.workers = append(w.workers, worker)
 	w.registry = prometheus.NewRegistry()
 	cfg := engine.Config{
-		Journal: worker, Leases: worker, Tools: worker.Tools(w.tools), Checker: enginetest.Checker(enginetest.AcceptJSON),
+		Journal: worker, Leases: worker, Tools: worker.Tools(w.tools), Checker: enginetest.Checker(enginetest.AcceptJSON), Asserts: enginetest.Assertions{Holds: simply},
 		Models: map[string]engine.Model{"fake": worker.Model(w.model)}, Worker: fmt.Sprintf("w%d", len(w.workers)),
 		Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""), Registerer: w.registry,
 	}

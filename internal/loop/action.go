@@ -2,7 +2,6 @@ package loop
 
 import (
 	"encoding/json"
-	"strings"
 	"time"
 )
 
@@ -75,12 +74,26 @@ type VerifyCall struct {
 	Age     time.Duration // of the doubt
 }
 
-// CheckAnswer asks whether the final answer meets the output contract. Append
-// AnswerAccepted, or what Rejection makes of the problems.
+// CheckAnswer asks whether the final answer meets the parts of the output contract
+// that need no model, in the order of the fields. Append what Rejection or Unchecked
+// makes of the first part that fails, or Passed. It leaves no intent: after a crash
+// it is asked again.
 type CheckAnswer struct {
 	intent
-	Schema json.RawMessage
-	Answer string
+	Answer     string
+	Schema     json.RawMessage // nil: none
+	Assertions []Assertion     // over State.Facts(Answer)
+	Validator  *Send           // nil: none. READ_ONLY; its reply is for Validated
+	Judged     bool            // a judge is asked next
+	Deadline   time.Time       // give the validator up then
+}
+
+// JudgeCheckpoints asks whether what the agent's checkpoints assert holds of
+// State.Facts(""). Append what Judged makes of the problems of each, all in one batch.
+type JudgeCheckpoints struct {
+	intent
+	Due       []Checkpoint
+	Iteration int // after which they are due
 }
 
 // Sleep has nothing to do before Until. A long sleep is better spent without a
@@ -103,20 +116,3 @@ type End struct {
 
 // Done says that the run has finished, there is nothing to do or to append.
 type Done struct{ intent }
-
-// Rejection is the event for a final answer that failed its contract.
-func Rejection(problems []string) AnswerRejected {
-	var say strings.Builder
-	say.WriteString("Your answer does not meet the required output format. Answer again, with JSON only, and fix exactly this:")
-	for i, p := range problems {
-		if i == maxProblems {
-			say.WriteString("\n- and more")
-			break
-		}
-		say.WriteString("\n- " + excerpt(p, evidenceExcerpt))
-	}
-	return AnswerRejected{Problems: problems, Say: say.String()}
-}
-
-// maxProblems bounds what a re-ask lists.
-const maxProblems = 10

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 )
@@ -14,6 +15,13 @@ const (
 
 // beside reports whether calls of the purpose are no part of the conversation.
 func beside(purpose string) bool { return purpose == PurposeSummary || purpose == PurposeJudge }
+
+// Beside reports whether the call is no part of the conversation, and so makes no
+// iteration.
+func (b ModelStarted) Beside() bool { return beside(b.Purpose) }
+
+// LastCall is the newest model call that ended, zero before the first.
+func (s *State) LastCall() ModelStarted { return s.spend.last }
 
 // aside is what came of the newest call beside the conversation, until something
 // is made of it.
@@ -31,6 +39,8 @@ type asideCall struct {
 	instructions string
 	messages     []Message
 	output       int64 // cap, tokens
+	temperature  *float64
+	schema       json.RawMessage // of the answer
 }
 
 // takeAside returns what came of a call of the purpose, or nil.
@@ -85,7 +95,7 @@ func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
 	provider, model := SplitModel(c.model)
 	request := ModelRequest{
 		Provider: provider, Model: model, Instructions: c.instructions, Messages: c.messages,
-		MaxOutputTokens: p.output, CacheKey: s.run.ID,
+		MaxOutputTokens: p.output, CacheKey: s.run.ID, Temperature: c.temperature, OutputSchema: c.schema,
 	}
 	return CallModel{intent{[]Body{started}}, request, started, price, s.workDeadline(now)}, nil
 }

@@ -29,6 +29,10 @@
 //	approval_requested               waits until decided or expired; no timer in memory
 //	approval_decided                 starts the call
 //	call_finished, some              sends only the calls that have no result yet
+//	model_answered, a final answer   has it checked, part by part
+//	answer_checked                   asks the judge
+//	answer_rejected                  asks the model again, or ends the run
+//	checkpoint_judged, failed        tells the model; the second time ends the run
 //	tripped with final_turn          makes the wrap-up call
 //	tripped with pause               waits until the limit is raised, else wraps up
 //	pause_requested                  waits until it is resumed; nothing starts

@@ -13,7 +13,7 @@ func elsewhere() []guard {
 		{name: "empty", gauge: func(m moment) Gauge { return gaugeCount(m.empties, maxEmpty, "answers") }},
 		{name: "pause", gauge: func(m moment) Gauge { return gaugeCount(m.pauses, maxPauses, "answers") }},
 		{name: "unknown_stop", gauge: func(m moment) Gauge { return gaugeCount(m.unknowns, 1, "answers") }},
-		{name: "output", gauge: func(m moment) Gauge { return gaugeCount(m.contract.rejected, m.spec.Limits.Reasks, "answers") }},
+		{name: "output", gauge: func(m moment) Gauge { return gaugeCount(len(m.contract.prints), m.spec.Limits.Reasks, "answers") }},
 	}
 }
 

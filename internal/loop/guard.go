@@ -134,7 +134,7 @@ func (s *State) mayNudge(t Tripped, beside []Tripped) bool {
 	}
 	n := 0
 	for _, given := range slices.Concat(s.trips, beside) {
-		if !given.nudges() {
+		if !given.nudges() || given.Guard == guardCheckpoint { // checkpoints have a bound of their own
 			continue
 		}
 		if given.Guard == t.Guard && given.Iteration == s.iterations {

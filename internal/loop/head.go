@@ -18,7 +18,7 @@ func (s *State) Head() Head {
 	}
 	if s.finished != nil {
 		stop := s.finished.Stop
-		h.Answer, h.Partial, h.Stop = s.finished.Answer, s.finished.Partial, &stop
+		h.Answer, h.Partial, h.Unverified, h.Stop = s.finished.Answer, s.finished.Partial, s.finished.Unverified, &stop
 		h.WaitUntil = time.Time{}
 	}
 	return h

@@ -56,6 +56,7 @@ func (h *history) randomSpec() loop.Spec {
 	if h.odds(3) {
 		spec.Definition.OutputSchema = json.RawMessage(`{"type":"object"}`)
 	}
+	h.randomContract(&spec)
 	return spec
 }
 

@@ -47,6 +47,9 @@ var recorded = map[string]struct {
 	"call_in_doubt":      {"doubt", 7},
 	"paused":             {"pause_with_input", 0},
 	"raised":             {"raise", 0},
+	"answer_judged":      {"output_judge_rejects", 0},
+	"answer_unverified":  {"output_judge_without_a_verdict", 0},
+	"checkpoint_failed":  {"checkpoint_twice", 0},
 }
 
 // TestGoldenJournals makes sure that what was once written can be read for ever:
@@ -209,7 +212,7 @@ func bodies() []loop.Body {
 		loop.Created{}, loop.Claimed{}, loop.Suspended{}, loop.ModelStarted{}, loop.ModelAnswered{}, loop.ModelFailed{},
 		loop.CallRefused{}, loop.ApprovalRequested{}, loop.ApprovalDecided{}, loop.CallBegun{}, loop.CallFinished{},
 		loop.CallDoubted{}, loop.CallResolved{}, loop.Tripped{}, loop.AnswerRejected{}, loop.AnswerAccepted{},
-		loop.CancelRequested{}, loop.Finished{}, loop.PauseRequested{}, loop.Resumed{},
+		loop.CancelRequested{}, loop.Finished{}, loop.PauseRequested{}, loop.Resumed{}, loop.AnswerChecked{}, loop.CheckpointJudged{},
 	}
 }
 

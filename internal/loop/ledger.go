@@ -49,7 +49,7 @@ func (l *ledger) plan(c *call) {
 // touch notes that a call changed, for its head and for the ledger of side effects.
 func (l *ledger) touch(c *call) {
 	l.changed = append(l.changed, c.Call.ID)
-	if c.Effect == ReadOnly || c.Attempt == 0 || c.spec.Builtin != "" || c.child != nil {
+	if c.Effect == ReadOnly || c.Attempt == 0 || c.spec.Builtin != "" || c.spec.Child != nil {
 		return
 	}
 	if c.effect == 0 {

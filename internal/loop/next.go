@@ -222,7 +222,7 @@ func (s *State) inLifetime(until time.Time) time.Time {
 
 // afterAnswer decides what follows the newest model answer, before any guard
 // looks at the next call. It returns nil when another model call is due.
-func (s *State) afterAnswer(time.Time) Action {
+func (s *State) afterAnswer(now time.Time) Action {
 	a := s.answer
 	if a == nil {
 		return nil
@@ -254,7 +254,7 @@ func (s *State) afterAnswer(time.Time) Action {
 	case FinishTruncated:
 		return s.afterTruncated(a)
 	case FinishDone:
-		return s.afterFinalAnswer(a)
+		return s.afterFinalAnswer(a, now)
 	}
 	return nil
 }
@@ -296,8 +296,8 @@ func (s *State) afterTruncated(a *answered) Action {
 }
 
 // afterFinalAnswer accepts the answer, has it checked, or sends it back.
-func (s *State) afterFinalAnswer(a *answered) Action {
-	if a := s.nextCheck(a); a != nil {
+func (s *State) afterFinalAnswer(a *answered, now time.Time) Action {
+	if a := s.nextCheck(a, now); a != nil {
 		return a
 	}
 	return End{intent: intent{[]Body{Finished{
@@ -308,11 +308,8 @@ func (s *State) afterFinalAnswer(a *answered) Action {
 
 // nextModelCall asks the guards, plans the call and holds its worst case.
 func (s *State) nextModelCall(now time.Time) Action {
-	if limit := s.spec.Limits.Reasks; s.contract.rejected > limit {
-		return s.stopOn(Tripped{
-			Guard: "output", Reason: OutputInvalid, Observed: fmt.Sprint(s.contract.rejected), Limit: fmt.Sprint(limit),
-			Message: "the final answer failed the output contract each time; it is kept, unverified",
-		})
+	if t := s.brokenContract(); t != nil {
+		return s.stopOn(*t)
 	}
 	if a := s.compact(now); a != nil {
 		return a
@@ -416,5 +413,6 @@ func (s *State) finishAfter(facts []Body, state RunState, stop Stop, partial boo
 	if stop.Iteration == 0 {
 		stop.Iteration = s.iterations
 	}
-	return End{intent: intent{append(facts, Finished{State: state, Stop: stop, Answer: s.bestAnswer(), Partial: partial})}}
+	answer := s.bestAnswer()
+	return End{intent: intent{append(facts, Finished{State: state, Stop: stop, Answer: answer, Partial: partial, Unverified: s.unverified(answer)})}}
 }

@@ -155,7 +155,8 @@ func (s *State) hear(e Event) {
 	s.talk.add(m, e.Seq, s.iterations, e.At)
 	s.pause.word, s.prints = "", nil
 	if s.answer != nil && s.answer.finish == FinishDone && !s.answer.wrapUp {
-		s.answer, s.contract.checked, s.contract.accepted = nil, false, false
+		s.answer = nil
+		s.contract.checked, s.contract.accepted, s.contract.verdicts = false, false, 0
 		s.dropAside()
 	}
 }

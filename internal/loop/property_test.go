@@ -20,7 +20,7 @@ import (
 func TestHistories(t *testing.T) {
 	ends := map[loop.StopReason]int{}
 	var events, recovered, fallbacks, observed int
-	resumed := map[string]int{}
+	resumed, judges := map[string]int{}, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		h := live(t)
 		ends[h.audit.finished.Stop.Reason]++
@@ -31,8 +31,9 @@ func TestHistories(t *testing.T) {
 		for how, n := range h.audit.pauses {
 			resumed[how] += n
 		}
+		h.audit.contract.count(judges)
 	})
-	t.Logf("%d events, %d crashes, %d fallbacks, %d observed, pauses: %v, ends: %v", events, recovered, fallbacks, observed, resumed, ends)
+	t.Logf("%d events, %d crashes, %d fallbacks, %d observed, pauses: %v, judges: %v, ends: %v", events, recovered, fallbacks, observed, resumed, judges, ends)
 	if checks, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err != nil || checks < 10_000 {
 		return
 	}
@@ -45,6 +46,11 @@ func TestHistories(t *testing.T) {
 	for _, how := range []string{"asked", "by a guard", "resumed", "raised", "told", "nobody raised"} {
 		if resumed[how] == 0 {
 			t.Errorf("no history was paused and %q: the test does not try what it promises", how)
+		}
+	}
+	for _, what := range judgedAs {
+		if judges[what] == 0 {
+			t.Errorf("no history has an answer %s by a judge", what)
 		}
 	}
 	for _, r := range loop.StopReasons() {
@@ -68,12 +74,12 @@ var neverStarted = []loop.ErrorClass{
 // audit keeps its own books, from the events and from what the world saw, and
 // knows nothing of the core's.
 type audit struct {
-	t        *rapid.T
-	limits   loop.Limits
-	acts     map[string]loop.Verdict
-	contract bool                  // the agent has an output schema
-	prices   map[string]loop.Price // by model
-	model    string                // in use
+	t      *rapid.T
+	limits loop.Limits
+	acts   map[string]loop.Verdict
+	json   bool                  // the agent has an output schema
+	prices map[string]loop.Price // by model
+	model  string                // in use
 
 	committed, held loop.USD
 	usage           loop.Usage
@@ -100,6 +106,8 @@ type audit struct {
 	perTool   map[string]int                // first sends by tool
 	caps      map[string]int                // by tool: most first sends
 
+	contract contractAudit
+
 	final, stopped, cancelled bool
 	paused                    bool
 	raise                     []loop.Tripped // what guards paused it for
@@ -109,7 +117,7 @@ type audit struct {
 
 func newAudit(t *rapid.T, spec loop.Spec) *audit {
 	a := &audit{
-		t: t, limits: spec.Limits, acts: spec.Definition.Acts, contract: len(spec.Definition.OutputSchema) > 0,
+		t: t, limits: spec.Limits, acts: spec.Definition.Acts, json: len(spec.Definition.OutputSchema) > 0,
 		prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
 		alive: map[string]loop.CallHandedOut{}, approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
@@ -119,6 +127,7 @@ func newAudit(t *rapid.T, spec loop.Spec) *audit {
 	for _, p := range spec.FallbackPrices {
 		a.prices[p.Model] = p
 	}
+	a.contract.begin(a, spec)
 	for _, tool := range spec.Definition.Tools {
 		a.effects[tool.Name] = tool.Effect
 		a.caps[tool.Name] = tool.MaxCalls
@@ -131,6 +140,7 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 	if a.finished != nil {
 		a.t.Fatalf("%s after the end", e.Body.Kind())
 	}
+	a.contract.event(a, e.Body)
 	switch b := e.Body.(type) {
 	case loop.ModelStarted:
 		a.modelStarted(b)
@@ -294,16 +304,28 @@ func (a *audit) quiet(what string) {
 
 func (a *audit) modelStarted(b loop.ModelStarted) {
 	a.quiet("a model call starts")
+	if b.Purpose == loop.PurposeJudge {
+		a.contract.asked(a, b)
+		return
+	}
 	if (b.Purpose == loop.PurposeWrapUp) != a.final {
 		a.t.Fatalf("purpose %q, but final turn is %v", b.Purpose, a.final)
 	}
 	if a.textLoops > 1 {
 		a.t.Fatalf("the model is asked again after %d answers that went round in circles", a.textLoops)
 	}
-	price, known := a.prices[b.Model]
-	if !known || b.Model != a.model {
+	if _, known := a.prices[b.Model]; !known || b.Model != a.model {
 		a.t.Fatalf("model %q is called while %q is in use", b.Model, a.model)
 	}
+	a.startModel(b)
+	if len(a.effects) > 0 && b.Purpose == "" {
+		a.reserved(b)
+	}
+}
+
+// startModel checks a model call against the books and enters it.
+func (a *audit) startModel(b loop.ModelStarted) {
+	price := a.prices[b.Model]
 	if b.InputBound <= 0 || b.MaxOutput <= 0 || b.Hold < price.Bound(b.InputBound, b.MaxOutput) {
 		a.t.Fatalf("a hold that covers nothing: %+v", b)
 	}
@@ -315,9 +337,6 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 	}
 	a.modelCalls++
 	a.held, a.started = b.Hold, b
-	if len(a.effects) > 0 && b.Purpose == "" {
-		a.reserved(b)
-	}
 }
 
 // reserved says that after a call with tools a wrap-up can still be paid: it
@@ -438,10 +457,14 @@ func (a *audit) performed(s loop.Send, o loop.Outcome) {
 // request checks what a provider would be sent.
 func (a *audit) request(c loop.CallModel) {
 	r := c.Request
+	if c.Beside() {
+		a.contract.request(a, c)
+		return
+	}
 	if r.ToolsAllowed == a.final || r.MaxOutputTokens != c.Started.MaxOutput {
 		a.t.Fatalf("tools allowed: %v in final turn: %v, output %d of %d", r.ToolsAllowed, a.final, r.MaxOutputTokens, c.Started.MaxOutput)
 	}
-	wanted := a.contract && a.prices[a.model].Structured && !a.final && !a.plain && !c.Beside()
+	wanted := a.json && a.prices[a.model].Structured && !a.final && !a.plain && !c.Beside()
 	if a.schema = len(r.OutputSchema) > 0; a.schema != wanted {
 		a.t.Fatalf("a request with schema %q, wanted: %v", r.OutputSchema, wanted)
 	}

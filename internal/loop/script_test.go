@@ -30,10 +30,15 @@ import (
 //	doubt CALL REASON              nobody knows whether the call ran
 //	approve CALL, deny CALL REASON, resolve CALL RESOLUTION [TEXT], cancel REASON
 //	pause REASON, resume [limit=value ...] ["TEXT"]   somebody holds the run back, raises limits, has a word for the model
-//	accept, reject PROBLEM         the output contract
+//	accept, reject PROBLEM         the output contract; reject: its schema
+//	reject_by PART PROBLEM         another part of it; uncheck PART WHY: nobody can say
+//	verdict JSON                   what the judge answers
+//	hold, break NAME PROBLEM       the checkpoints that are due: all hold, or all but one
 //	wait DURATION, crash, drain    a drain gives up the model call in flight
 type script struct {
-	verify  loop.VerifyCall // asked, not answered
+	verify  loop.VerifyCall       // asked, not answered
+	check   loop.CheckAnswer      // asked, not answered
+	due     loop.JudgeCheckpoints // asked, not answered
 	t       *testing.T
 	out     []string
 	spec    loop.Spec
@@ -140,6 +145,8 @@ func (s *script) begin(words []string) {
 			for i := range s.spec.FallbackPrices {
 				s.spec.FallbackPrices[i].Structured = value != "first"
 			}
+		case "assert", "validator", "judge", "checkpoint":
+			s.contract(name, value)
 		case "tell_model":
 			s.spec.Definition.OnDoubt = loop.DoubtTellsModel
 		case "depth":
@@ -304,10 +311,27 @@ func (s *script) world(verb, rest string) {
 		s.resume(rest)
 	case "accept":
 		s.busy = false
-		s.append(loop.AnswerAccepted{})
+		s.append(s.check.Passed())
 	case "reject":
 		s.busy = false
-		s.append(loop.Rejection([]string{rest}))
+		s.append(loop.Rejection(loop.BySchema, []string{rest}))
+	case "reject_by":
+		s.busy = false
+		s.append(loop.Rejection(id, []string{text}))
+	case "uncheck":
+		s.busy = false
+		s.append(loop.Unchecked(id, text))
+	case "verdict":
+		s.verdict(rest)
+	case "hold", "break":
+		s.busy = false
+		for _, c := range s.due.Due {
+			var problems []string
+			if verb == "break" && c.Name == id {
+				problems = []string{text}
+			}
+			s.append(s.due.Judged(c, problems))
+		}
 	case "wait":
 		s.wait(id)
 	case "crash":
@@ -410,7 +434,7 @@ func (s *script) answer(finish, rest string) {
 		}
 	}
 	body := loop.ModelAnswered{
-		Call: started.Call, Finish: loop.Finish(finish), Usage: usage, Cost: s.state.Price().Cost(usage), Estimated: estimated,
+		Call: started.Call, Finish: loop.Finish(finish), Usage: usage, Cost: s.model.Price.Cost(usage), Estimated: estimated,
 		Message: loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel},
 	}
 	if estimated {
@@ -525,6 +549,10 @@ func (s *script) settle() {
 		case loop.Record, loop.End:
 		case loop.CallModel:
 			s.model, s.busy = &a, true
+			if a.Beside() {
+				s.tellBeside(a)
+				continue
+			}
 			s.tell(a.Request)
 		case loop.CallTools:
 			s.busy = true
@@ -539,8 +567,13 @@ func (s *script) settle() {
 			s.busy = true
 			s.printf("count_input")
 		case loop.CheckAnswer:
-			s.busy = true
-			s.printf("check_answer %q", a.Answer)
+			s.check, s.busy = a, true
+			s.printf("check_answer %q%s", a.Answer, partsOf(a))
+		case loop.JudgeCheckpoints:
+			s.due, s.busy = a, true
+			for _, c := range a.Due {
+				s.printf("judge_checkpoint %s after iteration %d", c.Name, a.Iteration)
+			}
 		case loop.Sleep:
 			s.busy, s.until = true, a.Until
 			s.printf("sleep %s until=+%s", a.Reason, a.Until.Sub(s.now))
@@ -593,6 +626,10 @@ func (s *script) say(b loop.Body) {
 		s.printf("in_doubt %s until=+%s %q", b.CallID, b.Until.Sub(s.now), b.Reason)
 	case loop.Tripped:
 		s.tripped(b)
+	case loop.AnswerAccepted:
+		s.printf("accepted")
+	case loop.AnswerRejected:
+		s.printf("rejected by %s final=%v %q", b.By, b.Final, b.Problems)
 	case loop.Suspended:
 		s.printf("suspend %s until=+%s", b.Reason, b.Until.Sub(s.now))
 	case loop.Finished:
@@ -623,7 +660,11 @@ func (s *script) finished(b loop.Finished) {
 	h := s.state.Head()
 	s.printf("finish %s %s guard=%q observed=%q limit=%q evidence=%d", b.State, b.Stop.Reason, b.Stop.Guard, b.Stop.Observed, b.Stop.Limit, len(b.Stop.Evidence))
 	s.printf("  message %q", b.Stop.Message)
-	s.printf("  answer %q partial=%v", b.Answer, b.Partial)
+	unverified := ""
+	if b.Unverified {
+		unverified = " unverified"
+	}
+	s.printf("  answer %q partial=%v%s", b.Answer, b.Partial, unverified)
 	s.printf("  iterations=%d model_calls=%d tool_calls=%d attempts=%d cost=%s estimated=%s", h.Iterations, h.ModelCalls, h.ToolCalls, h.Attempts, h.Cost.Total(), h.Estimated)
 }
 

@@ -20,6 +20,7 @@ type spend struct {
 	childUsage Usage // what they reported
 	childCalls int   // their model calls
 
+	last          ModelStarted // the newest call that ended
 	failed        *ModelFailed // the newest failure, until the next start
 	failedPurpose string       // of the call that failed
 }
@@ -96,7 +97,7 @@ func (p *spend) settle(n int, u Usage, c Cost) error {
 		return fmt.Errorf("model call %d ends but is not in flight: %w", n, ErrImpossible)
 	}
 	p.usage, p.cost = p.usage.Add(u), p.cost.Add(c)
-	p.open, p.hold = nil, 0
+	p.last, p.open, p.hold = *p.open, nil, 0
 	return nil
 }
 

@@ -39,6 +39,8 @@ type State struct {
 
 	besides *aside // what came of the newest call beside the conversation
 
+	checkpoints map[string]judged // by name
+
 	trips    []Tripped
 	final    *Tripped // the trip that asked for a wrap-up
 	pause    pause
@@ -115,6 +117,7 @@ func (s *State) apply(e Event) error {
 	case ModelAnswered:
 		err = s.applyAnswered(b, e)
 	case ModelFailed:
+		s.noteJudgeFailed(b)
 		err = s.applyFailed(b)
 	case FellBack:
 		err = s.applyFellBack(b, e)
@@ -152,15 +155,8 @@ func (s *State) apply(e Event) error {
 		err = s.calls.applyResolved(b, e.At)
 	case Tripped:
 		s.applyTripped(b, e)
-	case AnswerRejected:
-		s.applyRejected(b, e)
-	case AnswerChecked:
-		s.contract.checked = true
-	case AnswerAccepted:
-		s.contract.accepted = true
-		s.dropAside()
-	case CheckpointJudged:
-		s.applyCheckpoint(b)
+	case AnswerRejected, AnswerChecked, AnswerAccepted, CheckpointJudged:
+		s.applyCheck(e)
 	case Compacted:
 		err = s.applyCompacted(b, e)
 	case PauseRequested:
@@ -202,6 +198,7 @@ func (s *State) applyCreated(b Created, e Event) {
 
 func (s *State) applyTripped(b Tripped, e Event) {
 	s.trips = append(s.trips, b)
+	s.toldOfCheckpoints(b)
 	switch {
 	case b.Verdict == VerdictFinalTurn && s.final == nil:
 		s.final, s.pause.raise = &b, nil
@@ -223,6 +220,7 @@ func guardMessage(text string) Message {
 func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 	if open := s.spend.open; open != nil && beside(open.Purpose) {
 		s.besides = &aside{purpose: open.Purpose, finish: b.Finish, text: b.Message.Text()}
+		s.noteVerdict(open.Purpose)
 		return s.spend.applyAnswered(b)
 	}
 	wrapUp := s.spend.open != nil && s.spend.open.Purpose == PurposeWrapUp

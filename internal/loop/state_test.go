@@ -276,7 +276,7 @@ func TestSplitModel(t *testing.T) {
 func TestRejection(t *testing.T) {
 	t.Parallel()
 	problems := slices.Repeat([]string{strings.Repeat("x", 5000)}, 50)
-	r := loop.Rejection(problems)
+	r := loop.Rejection(loop.BySchema, problems)
 	if len(r.Say) > 3000 || strings.Count(r.Say, "\n- ") != 11 || !strings.HasSuffix(r.Say, "and more") || len(r.Problems) != 50 {
 		t.Errorf("%d bytes, %d lines", len(r.Say), strings.Count(r.Say, "\n- "))
 	}

@@ -73,7 +73,7 @@ func setHead(p *db.AppendEventsParams, h loop.Head) error {
 	p.Iterations, p.ModelCalls = int32(h.Iterations), int32(h.ModelCalls)
 	p.ToolCalls, p.Attempts = int32(h.ToolCalls), int32(h.Attempts)
 	p.CostPico, p.EstimatedPico, p.HeldPico = int64(h.Cost.Total()), int64(h.Estimated), int64(h.Held)
-	p.Partial = h.Partial
+	p.Partial, p.Unverified = h.Partial, h.Unverified
 	p.StartedAt, p.WakeAt, p.EndedAt = optional(h.StartedAt), optional(h.WaitUntil), optional(h.EndedAt)
 	actions := h.RequiredActions
 	if actions == nil {

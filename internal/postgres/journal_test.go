@@ -60,7 +60,7 @@ func TestAppendAndRead(t *testing.T) {
 	done.Head = loop.Head{
 		State: loop.StateStopped, Iterations: 1, ModelCalls: 1, ToolCalls: 1, Attempts: 1,
 		Usage: loop.Usage{InputUncached: 100, Output: 20}, Cost: loop.Cost{Input: 3 * loop.MilliUSD, Output: 2 * loop.MilliUSD},
-		Estimated: loop.NanoUSD, Answer: hostile, Partial: true, StartedAt: at(1), EndedAt: at(7),
+		Estimated: loop.NanoUSD, Answer: hostile, Partial: true, Unverified: true, StartedAt: at(1), EndedAt: at(7),
 		Stop: &loop.Stop{Reason: loop.IterationCap, Message: hostile, Evidence: []loop.Evidence{{Args: hostile}}},
 	}
 	mustAppend(t, s, lease, done) // Release is implied: the run has ended

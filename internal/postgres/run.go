@@ -204,7 +204,7 @@ func readRun(row db.GetRunRow) (Run, error) {
 		Head: loop.Head{
 			State: loop.RunState(row.State), Phase: row.Phase,
 			Iterations: int(row.Iterations), ModelCalls: int(row.ModelCalls), ToolCalls: int(row.ToolCalls), Attempts: int(row.Attempts),
-			Estimated: loop.USD(row.EstimatedPico), Held: loop.USD(row.HeldPico), Partial: row.Partial,
+			Estimated: loop.USD(row.EstimatedPico), Held: loop.USD(row.HeldPico), Partial: row.Partial, Unverified: row.Unverified,
 			StartedAt: timeOf(row.StartedAt), WaitUntil: timeOf(row.WakeAt), EndedAt: timeOf(row.EndedAt),
 		},
 	}

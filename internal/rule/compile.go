@@ -50,7 +50,20 @@ func Compile(expr string) error {
 }
 
 // compile checks a condition and makes it ready to run.
-func compile(language *cel.Env, expr string) (p cel.Program, err error) {
+func compile(env *cel.Env, expr string) (cel.Program, error) {
+	return language{env, variables, "args.amount > 100", "args.urgent == true"}.compile(expr)
+}
+
+// language is what a condition may be written in, with what errors say of it.
+type language struct {
+	env       *cel.Env
+	variables string
+	example   string // of a condition
+	bool      string // of how to make one of something else
+}
+
+// compile checks a condition and makes it ready to run.
+func (l language) compile(expr string) (p cel.Program, err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			p, err = nil, fmt.Errorf("the condition cannot be compiled: %v", fault)
@@ -58,27 +71,27 @@ func compile(language *cel.Env, expr string) (p cel.Program, err error) {
 	}()
 	switch {
 	case strings.TrimSpace(expr) == "":
-		return nil, fmt.Errorf("the condition is empty: write one such as args.amount > 100, over %s", variables)
+		return nil, fmt.Errorf("the condition is empty: write one such as %s, over %s", l.example, l.variables)
 	case len(expr) > maxExpr:
 		return nil, fmt.Errorf("the condition has %d bytes: at most %d are allowed", len(expr), maxExpr)
 	case !utf8.ValidString(expr):
 		return nil, errors.New("the condition is not valid UTF-8")
 	}
-	checked, issues := language.Compile(expr)
+	checked, issues := l.env.Compile(expr)
 	if issues.Err() != nil {
-		return nil, describe(issues.Errors())
+		return nil, l.describe(issues.Errors())
 	}
 	if !checked.OutputType().IsExactType(cel.BoolType) {
-		return nil, fmt.Errorf("the condition is of type %s, not bool: compare it with something, as in args.urgent == true", checked.OutputType())
+		return nil, fmt.Errorf("the condition is of type %s, not bool: compare it with something, as in %s", checked.OutputType(), l.bool)
 	}
-	estimate, err := language.EstimateCost(checked, sizes{})
+	estimate, err := l.env.EstimateCost(checked, sizes{})
 	if err != nil {
 		return nil, fmt.Errorf("estimate the cost of the condition: %w", err)
 	}
 	if estimate.Max > maxEstimate {
 		return nil, fmt.Errorf("the condition may cost %d on lists and texts of %d elements, at most %d are allowed: use fewer loops inside loops", estimate.Max, ordinary, maxEstimate)
 	}
-	p, err = language.Program(checked, cel.EvalOptions(cel.OptOptimize), cel.CostTracking(meter{}), cel.CostLimit(maxCost))
+	p, err = l.env.Program(checked, cel.EvalOptions(cel.OptOptimize), cel.CostTracking(meter{}), cel.CostLimit(maxCost))
 	if err != nil {
 		return nil, fmt.Errorf("prepare the condition: %w", err)
 	}
@@ -88,25 +101,31 @@ func compile(language *cel.Env, expr string) (p cel.Program, err error) {
 // variables names what a condition may use.
 const variables = "args, tool.name, tool.effect, run.id, run.agent, run.labels, run.iterations, run.tool_calls, run.cost_usd"
 
-// newEnv sets up the language.
+// newEnv sets up the language of conditions on calls.
 func newEnv() (*cel.Env, error) {
-	language, err := cel.NewCustomEnv(
+	return envWith(
+		cel.Variable("args", cel.MapType(cel.StringType, cel.DynType)),
+		cel.Variable("tool.name", cel.StringType),
+		cel.Variable("tool.effect", cel.StringType),
+	)
+}
+
+// envWith sets up a language with its own variables besides those of the run.
+func envWith(own ...cel.EnvOption) (*cel.Env, error) {
+	language, err := cel.NewCustomEnv(append(own,
 		// Versions are pinned: what later ones add must be looked at first. These
 		// two are the first that charge for what their functions cost.
 		cel.StdLib(), ext.Strings(ext.StringsVersion(5)), ext.Math(ext.MathVersion(3)),
 		cel.CrossTypeNumericComparisons(true),
 		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals(), bounded{}),
 		cel.RegexProgramSizeLimit(maxRegexp),
-		cel.Variable("args", cel.MapType(cel.StringType, cel.DynType)),
-		cel.Variable("tool.name", cel.StringType),
-		cel.Variable("tool.effect", cel.StringType),
 		cel.Variable("run.id", cel.StringType),
 		cel.Variable("run.agent", cel.StringType),
 		cel.Variable("run.labels", cel.MapType(cel.StringType, cel.StringType)),
 		cel.Variable("run.iterations", cel.IntType),
 		cel.Variable("run.tool_calls", cel.IntType),
 		cel.Variable("run.cost_usd", cel.DoubleType),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("set up the language of conditions: %w", err)
 	}
@@ -114,7 +133,7 @@ func newEnv() (*cel.Env, error) {
 }
 
 // describe words what the compiler found.
-func describe(found []*common.Error) error {
+func (l language) describe(found []*common.Error) error {
 	var texts []string
 	for _, e := range found[:min(len(found), maxErrors)] {
 		texts = append(texts, fmt.Sprintf("line %d, column %d: %s", e.Location.Line(), e.Location.Column()+1, excerpt(e.Message, maxFault)))
@@ -122,7 +141,7 @@ func describe(found []*common.Error) error {
 	if more := len(found) - maxErrors; more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Errorf("%s (a condition may use %s)", strings.Join(texts, "; "), variables)
+	return fmt.Errorf("%s (a condition may use %s)", strings.Join(texts, "; "), l.variables)
 }
 
 // excerpt cuts a text to at most n bytes, between two characters.

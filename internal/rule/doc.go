@@ -1,6 +1,7 @@
-// Package rule judges tool calls by the conditions that people wrote, in the
-// Common Expression Language (CEL): which calls a person must approve, and which
-// calls a policy may approve instead of a person.
+// Package rule judges tool calls and answers by the conditions that people wrote,
+// in the Common Expression Language (CEL): which calls a person must approve, which
+// calls a policy may approve instead of a person, and what must hold of a run and of
+// its final answer.
 //
 //	args.amount > 100
 //	args.currency != "EUR" || args.items.exists(i, i.price * i.count > 500)
@@ -18,7 +19,20 @@
 //	run.tool_calls   int      so far
 //	run.cost_usd     double   so far; to compare with, budgets are held elsewhere
 //
-// It sees nothing else: no clock, no randomness, no files, no network, and no
+// An assertion sees, besides the variables of the run,
+//
+//	answer           string   the final answer; "" at a checkpoint
+//	answer_json      any      the answer as JSON; null if it is none
+//	calls            list     of every call so far: tool, args, result, result_json (the
+//	                          result as JSON; null if it is none), outcome, effect, state,
+//	                          iteration
+//	ledger           list     of what was done in the world: tool, args, effect, state,
+//	                          outcome, run (the id of the child run that did it, or "")
+//
+// args is missing where it cannot be read as a JSON object, or is in another run's
+// journal; result_json where the result is too large. To ask for them is a fault.
+//
+// Conditions and assertions see nothing else: no clock, no randomness, no files, no network, and no
 // time zones, which come from files. Keys of maps are visited in sorted order.
 // So the same call of the same run is judged the same everywhere and for ever.
 //
@@ -47,6 +61,6 @@
 // that is missing (test it with has), null or of another type, arguments with a
 // key given twice, a condition that costs too much, a panic. A fault is never an
 // answer: the call needs approval, or the policy does not hold, and either way a
-// person decides. CEL's && and || take the side that is known: a fault beside
+// person decides; and an assertion does not hold. CEL's && and || take the side that is known: a fault beside
 // "false &&" or "true ||" does not matter.
 package rule

@@ -27,6 +27,9 @@ type Run struct {
 type Rules struct {
 	env      *cel.Env
 	programs programs
+
+	assertions language
+	asserted   programs // the assertions
 }
 
 // New returns rules without any condition compiled yet. It fails only if the
@@ -36,7 +39,11 @@ func New() (*Rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Rules{env: env}, nil
+	assertions, err := newAssertions()
+	if err != nil {
+		return nil, err
+	}
+	return &Rules{env: env, assertions: assertions}, nil
 }
 
 // NeedsApproval is why a person must approve the call under its tool's rule: the
@@ -79,9 +86,14 @@ func (r *Rules) Holds(expr string, spec loop.ToolSpec, call loop.ToolCall, run R
 	if err != nil {
 		return false, err
 	}
-	out, _, err := program.Eval(facts{args: args, spec: spec, run: run})
+	return evaluate(program, facts{args: args, spec: spec, run: run}, "these arguments")
+}
+
+// evaluate runs a condition. on names what it is judged on, for faults.
+func evaluate(program cel.Program, vars cel.Activation, on string) (bool, error) {
+	out, _, err := program.Eval(vars)
 	if err != nil {
-		return false, word(err)
+		return false, word(err, on)
 	}
 	answer, ok := out.(types.Bool)
 	if !ok {
@@ -91,11 +103,11 @@ func (r *Rules) Holds(expr string, spec loop.ToolSpec, call loop.ToolCall, run R
 }
 
 // word says what a fault of an evaluation means to whoever wrote the condition.
-func word(err error) error {
+func word(err error, on string) error {
 	cancelled, ok := errors.AsType[interpreter.EvalCancelledError](err)
 	switch {
 	case ok && cancelled.Cause == interpreter.CostLimitExceeded:
-		return fmt.Errorf("it costs more than %d on these arguments", maxCost)
+		return fmt.Errorf("it costs more than %d on %s", maxCost, on)
 	case strings.HasPrefix(err.Error(), "no such overload"):
 		return fmt.Errorf("a value has a type that does not fit there (%w)", err)
 	}
@@ -131,18 +143,25 @@ func (f facts) ResolveName(name string) (any, bool) {
 		return types.String(f.spec.Name), true
 	case "tool.effect":
 		return types.String(f.spec.Effect), true
+	}
+	return f.run.resolve(name)
+}
+
+// resolve returns the value of one of the run's variables.
+func (r Run) resolve(name string) (any, bool) {
+	switch name {
 	case "run.id":
-		return types.String(f.run.Ref.ID), true
+		return types.String(r.Ref.ID), true
 	case "run.agent":
-		return types.String(f.run.Agent), true
+		return types.String(r.Agent), true
 	case "run.labels":
-		return object{types.NewStringStringMap(types.DefaultTypeAdapter, f.run.Labels)}, true
+		return object{types.NewStringStringMap(types.DefaultTypeAdapter, r.Labels)}, true
 	case "run.iterations":
-		return types.Int(f.run.Iterations), true
+		return types.Int(r.Iterations), true
 	case "run.tool_calls":
-		return types.Int(f.run.ToolCalls), true
+		return types.Int(r.ToolCalls), true
 	case "run.cost_usd":
-		return types.Double(f.run.Cost.Float()), true
+		return types.Double(r.Cost.Float()), true
 	}
 	return nil, false
 }

@@ -30,28 +30,39 @@ func decodeArgs(text string) (object, error) {
 	switch {
 	case len(text) > maxArgs:
 		return object{}, fmt.Errorf("the arguments have %d bytes: conditions read at most %d", len(text), maxArgs)
-	case !utf8.ValidString(text):
-		return object{}, errors.New("the arguments are not valid UTF-8")
 	case strings.TrimSpace(text) == "":
 		text = "{}"
 	}
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	value, err := decodeValue(d, 0)
-	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return object{}, errors.New("the arguments are not plain JSON: the text ends too early")
-	case err != nil:
-		return object{}, fmt.Errorf("the arguments are not plain JSON: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return object{}, errors.New("the arguments are not plain JSON: more text follows the value")
+	value, err := decodeText(text)
+	if err != nil {
+		return object{}, fmt.Errorf("the arguments are %w", err)
 	}
 	args, ok := value.(object)
 	if !ok {
 		return object{}, errors.New("the arguments are not a JSON object")
 	}
 	return args, nil
+}
+
+// decodeText reads a text that is one JSON value, as strictly. Its error says what
+// the text is instead.
+func decodeText(text string) (ref.Val, error) {
+	if !utf8.ValidString(text) {
+		return nil, errors.New("not valid UTF-8")
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	value, err := decodeValue(d, 0)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, errors.New("not plain JSON: the text ends too early")
+	case err != nil:
+		return nil, fmt.Errorf("not plain JSON: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("not plain JSON: more text follows the value")
+	}
+	return value, nil
 }
 
 // decodeValue reads the next value as what CEL computes with.

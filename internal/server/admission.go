@@ -85,11 +85,15 @@ func (s *Server) checkDefinition(path string, def definition) error {
 			faults = append(faults, fieldError{path + ".output.json_schema", problem})
 		}
 	}
+	faults = append(faults, s.checkChecks(path, def)...)
 	if len(faults) > 0 {
 		slices.SortStableFunc(faults, func(a, b fieldError) int { return cmp.Compare(a.field, b.field) })
 		return invalid(faults...)
 	}
-	_, err := s.prices(path+".model", path, def.AgentSpec)
+	if _, err := s.prices(path+".model", path, def.AgentSpec); err != nil {
+		return err
+	}
+	_, err := s.sidePrices(path, def.AgentSpec)
 	return err
 }
 

@@ -39,7 +39,7 @@ func runProto(run postgres.Run) *loopdv1.Run {
 		ToolCalls: clampInt32(head.ToolCalls), Attempts: clampInt32(head.Attempts),
 		Usage: usageProto(head.Usage), CostUsd: head.Cost.Total().String(),
 		CostEstimatedUsd: head.Estimated.String(), CostHeldUsd: head.Held.String(),
-		Answer: head.Answer, AnswerPartial: head.Partial, AnswerJson: answerJSON(run),
+		Answer: head.Answer, AnswerPartial: head.Partial, AnswerUnverified: head.Unverified, AnswerJson: answerJSON(run),
 		Stop: stopProto(head.Stop), RequiredActions: requiredProto(run.Ref.ID, head),
 		SideEffects: sideEffectsProto(run.Ref.ID, head.SideEffects), Root: name,
 	}

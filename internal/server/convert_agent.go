@@ -41,6 +41,9 @@ func (s *Server) definitionOf(path string, spec *loopdv1.AgentSpec) (definition,
 	if def.OutputSchema, err = schemaOf(path+".output.json_schema", spec.GetOutput().GetJsonSchema()); err != nil {
 		return definition{}, err
 	}
+	if err := s.readChecks(path, spec, &def.AgentSpec); err != nil {
+		return definition{}, err
+	}
 	for i, tool := range spec.GetTools() {
 		if err := s.addTool(&def, fmt.Sprintf("%s.tools[%d]", path, i), tool, 0); err != nil {
 			return definition{}, err

@@ -89,10 +89,16 @@ func (j *journalReader) take(e loop.Event) int {
 	}
 	switch b := e.Body.(type) {
 	case loop.ModelStarted:
+		if b.Beside() { // nobody sees it written, and it begins no iteration
+			return before
+		}
 		j.call, j.writing = b.Call, true
 		return before + 1
 	case loop.ModelAnswered, loop.ModelFailed:
 		j.writing = false
+		if j.state.LastCall().Beside() {
+			return before
+		}
 		return before + 1
 	case loop.FellBack, loop.RateWaited, loop.InputCounted:
 		return before + 1

@@ -86,6 +86,10 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 	if err != nil {
 		return loop.Spec{}, err
 	}
+	beside, err := r.s.sidePrices("agent.spec", def.AgentSpec)
+	if err != nil {
+		return loop.Spec{}, err
+	}
 	attachments, err := attachmentsOf(req.GetAttachments(), prices)
 	if err != nil {
 		return loop.Spec{}, err
@@ -98,7 +102,7 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 	return loop.Spec{
 		Agent: req.GetAgent(), AgentVersion: agent.Version, Definition: def.AgentSpec,
 		Input: req.GetInput(), Attachments: attachments, Limits: limits,
-		Price: prices[0], FallbackPrices: prices[1:], Labels: labels, Source: source(ctx), Traceparent: traceparent(ctx),
+		Price: prices[0], FallbackPrices: prices[1:], SidePrices: beside, Labels: labels, Source: source(ctx), Traceparent: traceparent(ctx),
 	}, nil
 }
 

@@ -71,6 +71,9 @@ type Config struct {
 	// ValidateRule compiles a CEL condition of an approval or a policy; its error says
 	// what is wrong. Nil: there can be no conditions.
 	ValidateRule func(expr string) error
+	// ValidateAssertion compiles a CEL assertion over answers and runs; its error says
+	// what is wrong. Nil: there can be none.
+	ValidateAssertion func(expr string) error
 	// Builtin describes a tool of loopd's own: its description, schema and effect.
 	// outputSchema is that of the agent which has it, nil for none or not known yet. Its
 	// error says why there is no such tool. Nil: there are none.
@@ -168,6 +171,9 @@ func (c *Config) fill() {
 	}
 	if c.ValidateRule == nil {
 		c.ValidateRule = func(string) error { return errors.New("this loopd judges no conditions: leave it out") }
+	}
+	if c.ValidateAssertion == nil {
+		c.ValidateAssertion = func(string) error { return errors.New("this loopd judges no assertions: leave it out") }
 	}
 	if c.Builtin == nil {
 		c.Builtin = func(loop.Builtin, json.RawMessage) (loop.ToolSpec, error) {

@@ -94,7 +94,7 @@ func setupOn(t *testing.T, database string) *world {
 			}
 			return nil
 		},
-		ValidateRule: rule, ValidateArguments: arguments, Builtin: builtin, ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools, CallTool: w.callTool,
+		ValidateRule: rule, ValidateAssertion: assertion, ValidateArguments: arguments, Builtin: builtin, ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools, CallTool: w.callTool,
 		Log: slog.New(slog.NewJSONHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), Registerer: w.registry,
 	})
 	if err != nil {

@@ -416,9 +416,9 @@ type OutputContract struct {
 	JsonSchema *structpb.Struct `protobuf:"bytes,1,opt,name=json_schema,json=jsonSchema,proto3" json:"json_schema,omitempty"`
 	// Conditions that must hold for the answer and the facts of the run: an answer that says "refunded" needs a refund that succeeded. Checked in order, after the schema. At most 32.
 	Assertions []*Assertion `protobuf:"bytes,2,rep,name=assertions,proto3" json:"assertions,omitempty"`
-	// An endpoint of your own that is asked about the answer, after the assertions: an HTTP tool with EFFECT_READ_ONLY. It gets the answer as "answer", and as "answer_json" if it is JSON, and replies with JSON: {"ok": true}, or {"ok": false, "problems": ["..."]}. Any other reply counts as a failure.
+	// An endpoint of your own that is asked about the answer, after the assertions: an HTTP tool with EFFECT_READ_ONLY, without an input_schema. It gets the answer as "answer", as "answer_json" if it is JSON (else null), and "run" with "id", "agent" and "labels", and replies with JSON: {"ok": true}, or {"ok": false, "problems": ["..."]}. One that does not answer is asked three times in all. Without a verdict, which any other reply is, the answer is not accepted and the run ends.
 	Validator *Tool `protobuf:"bytes,3,opt,name=validator,proto3" json:"validator,omitempty"`
-	// Another model that is asked about the answer last. It costs money: the run's.
+	// Another model that is asked about the answer last. It costs money: the run's. If it cannot be asked, or gives no usable verdict twice, the answer is not accepted and the run ends.
 	Judge         *Judge `protobuf:"bytes,4,opt,name=judge,proto3" json:"judge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -485,7 +485,7 @@ func (x *OutputContract) GetJudge() *Judge {
 // Assertion is a condition that must hold.
 type Assertion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// CEL, of type bool, over answer (string), answer_json (the answer as JSON, or null), calls (every call so far: tool, args, result, outcome, effect, state, iteration), ledger (what was done in the world: tool, args, effect, state, outcome) and run, as in approval conditions. One that cannot be judged does not hold.
+	// CEL, of type bool, over answer (string), answer_json (the answer as JSON, or null), calls (every call so far: tool, args, result, result_json, outcome, effect, state, iteration), ledger (what was done in the world, by child runs too: tool, args, effect, state, outcome, and run, the id of the child run that did it) and run, as in approval conditions. args are missing of calls that child runs made. An assertion that cannot be judged does not hold.
 	Expression string `protobuf:"bytes,1,opt,name=expression,proto3" json:"expression,omitempty"`
 	// What the model is told when it does not hold. Empty: the condition itself.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`

@@ -18,6 +18,9 @@ type Model struct {
 	Script []Answer
 	// ByInput are the scripts of runs with a certain input, before Script.
 	ByInput map[string][]Answer
+	// ByModel answers the requests to a model by its name, whoever asks, before all
+	// scripts.
+	ByModel map[string]func(loop.ModelRequest) Answer
 	// Final is the text of the wrap-up answer, and of every answer past the script.
 	Final string
 
@@ -124,9 +127,16 @@ func (m *Model) next(req loop.ModelRequest) (Answer, int) {
 	if m.asked == nil {
 		m.asked = map[int]int{}
 	}
+	byModel := m.ByModel[req.Model]
+	if byModel != nil {
+		place = -1
+	}
 	n := m.asked[place]
 	m.asked[place]++
 	m.requests = append(m.requests, Request{req, time.Now()})
+	if byModel != nil {
+		return byModel(req), n
+	}
 	script := m.Script
 	if len(req.Messages) > 0 && m.ByInput[req.Messages[0].Text()] != nil {
 		script = m.ByInput[req.Messages[0].Text()]

@@ -111,3 +111,20 @@ func AcceptJSON(_ []byte, answer string) []string {
 	}
 	return nil
 }
+
+// Assertions is an engine.Assertions that knows no CEL: an assertion holds when
+// Holds says so of its expression. Safe for concurrent use if Holds is.
+type Assertions struct {
+	Holds func(expr string, facts loop.Facts) bool
+}
+
+// Assert implements engine.Assertions.
+func (a Assertions) Assert(assertions []loop.Assertion, facts loop.Facts) []string {
+	var problems []string
+	for _, each := range assertions {
+		if !a.Holds(each.Expr, facts) {
+			problems = append(problems, "does not hold: "+each.Expr)
+		}
+	}
+	return problems
+}

@@ -48,24 +48,25 @@ WITH locked AS (
         held_pico = $21::bigint,
         answer = $22::json,
         partial = $23::boolean,
-        stop = $24::json,
-        required_actions = $25::json,
-        side_effects = $26::json,
-        started_at = $27::timestamptz,
+        unverified = $24::boolean,
+        stop = $25::json,
+        required_actions = $26::json,
+        side_effects = $27::json,
+        started_at = $28::timestamptz,
         wake_at = $10::timestamptz,
         ended_at = $7::timestamptz
     WHERE (SELECT count(*) FROM locked) >= 0 -- has them locked before anything else
-      AND r.tenant_id = $28::text AND r.run_id = $29::uuid
-      AND r.lease_epoch = $30::bigint AND r.lease_owner = $31::text
-      AND r.next_seq = $32::bigint
-      AND (NOT $33::boolean OR r.signals <= $9::bigint)
+      AND r.tenant_id = $29::text AND r.run_id = $30::uuid
+      AND r.lease_epoch = $31::bigint AND r.lease_owner = $32::text
+      AND r.next_seq = $33::bigint
+      AND (NOT $34::boolean OR r.signals <= $9::bigint)
     RETURNING r.tenant_id, r.run_id
 ), appended AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
-    SELECT f.tenant_id, f.run_id, e.seq, e.kind, e.at, $30::bigint, e.body::json
+    SELECT f.tenant_id, f.run_id, e.seq, e.kind, e.at, $31::bigint, e.body::json
     FROM fence f, (
-        SELECT unnest($6::bigint[]) AS seq, unnest($34::text[]) AS kind,
-               unnest($35::timestamptz[]) AS at, unnest($36::text[]) AS body
+        SELECT unnest($6::bigint[]) AS seq, unnest($35::text[]) AS kind,
+               unnest($36::timestamptz[]) AS at, unnest($37::text[]) AS body
     ) e
 ), calls AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
@@ -82,19 +83,19 @@ WITH locked AS (
            nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
            c.decided_by, c.decision::json, c.edited::json
     FROM fence f, (
-        SELECT generate_subscripts($37::text[], 1) AS place, unnest($37::text[]) AS call_id,
-               unnest($38::text[]) AS tool, unnest($39::text[]) AS call,
-               unnest($40::integer[]) AS iteration, unnest($41::text[]) AS args_sha256,
-               unnest($42::text[]) AS effect, unnest($43::text[]) AS state,
-               unnest($44::text[]) AS outcome, unnest($45::integer[]) AS attempt,
-               unnest($46::text[]) AS idem_key, unnest($47::text[]) AS result,
-               unnest($48::boolean[]) AS cut, unnest($49::bigint[]) AS bytes,
-               unnest($50::timestamptz[]) AS started_at, unnest($51::timestamptz[]) AS finished_at,
-               unnest($52::timestamptz[]) AS until_at, unnest($53::text[]) AS child_id,
-               unnest($54::text[]) AS owed, unnest($55::text[]) AS asked,
-               unnest($56::timestamptz[]) AS asked_at, unnest($57::timestamptz[]) AS decided_at,
-               unnest($58::text[]) AS decided_by, unnest($59::text[]) AS decision,
-               unnest($60::text[]) AS edited
+        SELECT generate_subscripts($38::text[], 1) AS place, unnest($38::text[]) AS call_id,
+               unnest($39::text[]) AS tool, unnest($40::text[]) AS call,
+               unnest($41::integer[]) AS iteration, unnest($42::text[]) AS args_sha256,
+               unnest($43::text[]) AS effect, unnest($44::text[]) AS state,
+               unnest($45::text[]) AS outcome, unnest($46::integer[]) AS attempt,
+               unnest($47::text[]) AS idem_key, unnest($48::text[]) AS result,
+               unnest($49::boolean[]) AS cut, unnest($50::bigint[]) AS bytes,
+               unnest($51::timestamptz[]) AS started_at, unnest($52::timestamptz[]) AS finished_at,
+               unnest($53::timestamptz[]) AS until_at, unnest($54::text[]) AS child_id,
+               unnest($55::text[]) AS owed, unnest($56::text[]) AS asked,
+               unnest($57::timestamptz[]) AS asked_at, unnest($58::timestamptz[]) AS decided_at,
+               unnest($59::text[]) AS decided_by, unnest($60::text[]) AS decision,
+               unnest($61::text[]) AS edited
     ) c
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
         tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
@@ -110,9 +111,9 @@ WITH locked AS (
     INSERT INTO holds (tenant_id, run_id, call, amount_pico, model, purpose, price_version)
     SELECT f.tenant_id, f.run_id, h.call, h.amount, h.model, h.purpose, h.price_version
     FROM fence f, (
-        SELECT unnest($61::integer[]) AS call, unnest($62::bigint[]) AS amount,
-               unnest($63::text[]) AS model, unnest($64::text[]) AS purpose,
-               unnest($65::text[]) AS price_version
+        SELECT unnest($62::integer[]) AS call, unnest($63::bigint[]) AS amount,
+               unnest($64::text[]) AS model, unnest($65::text[]) AS purpose,
+               unnest($66::text[]) AS price_version
     ) h
     RETURNING amount_pico
 ), settled AS (
@@ -121,26 +122,26 @@ WITH locked AS (
         cache_write_1h = s.cache_write_1h, output = s.output, reasoning = s.reasoning,
         estimated = s.estimated, saved_pico = s.saved, iteration = nullif(s.iteration, 0), tools = nullif(s.tools, '')::text[]
     FROM fence f, (
-        SELECT unnest($66::integer[]) AS call, unnest($67::bigint[]) AS cost,
-               unnest($68::bigint[]) AS input_uncached, unnest($69::bigint[]) AS cache_read,
-               unnest($70::bigint[]) AS cache_write_5m, unnest($71::bigint[]) AS cache_write_1h,
-               unnest($72::bigint[]) AS output, unnest($73::bigint[]) AS reasoning,
-               unnest($74::boolean[]) AS estimated, unnest($75::bigint[]) AS saved,
-               unnest($76::integer[]) AS iteration, unnest($77::text[]) AS tools
+        SELECT unnest($67::integer[]) AS call, unnest($68::bigint[]) AS cost,
+               unnest($69::bigint[]) AS input_uncached, unnest($70::bigint[]) AS cache_read,
+               unnest($71::bigint[]) AS cache_write_5m, unnest($72::bigint[]) AS cache_write_1h,
+               unnest($73::bigint[]) AS output, unnest($74::bigint[]) AS reasoning,
+               unnest($75::boolean[]) AS estimated, unnest($76::bigint[]) AS saved,
+               unnest($77::integer[]) AS iteration, unnest($78::text[]) AS tools
     ) s
     WHERE h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = s.call AND h.state = 'open'
     RETURNING h.amount_pico, h.settled_pico
 ), balance AS (
     UPDATE accounts a SET
-        limit_pico = coalesce($78::bigint, a.limit_pico),
+        limit_pico = coalesce($79::bigint, a.limit_pico),
         committed_pico = a.committed_pico + coalesce((SELECT sum(settled_pico) FROM settled), 0)::bigint,
         held_pico = a.held_pico + coalesce((SELECT sum(amount_pico) FROM opened), 0)::bigint
                                 - coalesce((SELECT sum(amount_pico) FROM settled), 0)::bigint
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
       -- An empty list arrives as null.
-      AND (cardinality($61::integer[]) > 0 OR cardinality($66::integer[]) > 0
-           OR $78::bigint IS NOT NULL)
+      AND (cardinality($62::integer[]) > 0 OR cardinality($67::integer[]) > 0
+           OR $79::bigint IS NOT NULL)
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= $9::bigint
@@ -150,21 +151,21 @@ WITH locked AS (
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
            c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
     FROM fence f, (
-        SELECT unnest($2::text[]) AS run_id, unnest($79::text[]) AS agent,
-               unnest($80::bigint[]) AS agent_version, unnest($81::text[]) AS input,
-               unnest($82::text[]) AS limits, unnest($83::text[]) AS labels,
-               unnest($84::text[]) AS source, unnest($85::boolean[]) AS has_output_schema,
-               unnest($86::text[]) AS call_id, unnest($87::text[]) AS root_id,
-               unnest($88::integer[]) AS depth
+        SELECT unnest($2::text[]) AS run_id, unnest($80::text[]) AS agent,
+               unnest($81::bigint[]) AS agent_version, unnest($82::text[]) AS input,
+               unnest($83::text[]) AS limits, unnest($84::text[]) AS labels,
+               unnest($85::text[]) AS source, unnest($86::boolean[]) AS has_output_schema,
+               unnest($87::text[]) AS call_id, unnest($88::text[]) AS root_id,
+               unnest($89::integer[]) AS depth
     ) c
 ), child_events AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($89::text[]) AS body) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($90::text[]) AS body) c
 ), child_accounts AS (
     INSERT INTO accounts (tenant_id, account, limit_pico)
     SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($90::bigint[]) AS limit_pico) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($91::bigint[]) AS limit_pico) c
 ), hearers AS (
     -- What a run that has ended is told is of no use to anybody.
     SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
@@ -176,7 +177,7 @@ WITH locked AS (
     SELECT h.tenant_id, h.run_id, o.kind, o.body::json
     FROM hearers h JOIN (
         SELECT generate_subscripts($3::text[], 1) AS place, unnest($3::text[])::uuid AS run_id,
-               unnest($91::text[]) AS kind, unnest($92::text[]) AS body
+               unnest($92::text[]) AS kind, unnest($93::text[]) AS body
     ) o USING (run_id)
     WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
     ORDER BY o.place
@@ -224,6 +225,7 @@ type AppendEventsParams struct {
 	HeldPico           int64
 	Answer             []byte
 	Partial            bool
+	Unverified         bool
 	Stop               []byte
 	RequiredActions    []byte
 	SideEffects        []byte
@@ -334,6 +336,7 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.HeldPico,
 			a.Answer,
 			a.Partial,
+			a.Unverified,
 			a.Stop,
 			a.RequiredActions,
 			a.SideEffects,

@@ -42,7 +42,7 @@ func (q *Queries) CountLiveRuns(ctx context.Context) ([]CountLiveRunsRow, error)
 const getRun = `-- name: GetRun :one
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
-    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
     parent_run_id, parent_call_id, root_run_id, depth
 FROM runs WHERE tenant_id = $1 AND run_id = $2
 `
@@ -76,6 +76,7 @@ type GetRunRow struct {
 	HeldPico        int64
 	Answer          []byte
 	Partial         bool
+	Unverified      bool
 	Stop            []byte
 	RequiredActions []byte
 	SideEffects     []byte
@@ -115,6 +116,7 @@ func (q *Queries) GetRun(ctx context.Context, arg GetRunParams) (GetRunRow, erro
 		&i.HeldPico,
 		&i.Answer,
 		&i.Partial,
+		&i.Unverified,
 		&i.Stop,
 		&i.RequiredActions,
 		&i.SideEffects,
@@ -242,7 +244,7 @@ func (q *Queries) InsertSignal(ctx context.Context, arg InsertSignalParams) (int
 const listChildRuns = `-- name: ListChildRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
-    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
     parent_run_id, parent_call_id, root_run_id, depth
 FROM runs
 WHERE tenant_id = $1 AND parent_run_id = $2::uuid
@@ -287,6 +289,7 @@ type ListChildRunsRow struct {
 	HeldPico        int64
 	Answer          []byte
 	Partial         bool
+	Unverified      bool
 	Stop            []byte
 	RequiredActions []byte
 	SideEffects     []byte
@@ -340,6 +343,7 @@ func (q *Queries) ListChildRuns(ctx context.Context, arg ListChildRunsParams) ([
 			&i.HeldPico,
 			&i.Answer,
 			&i.Partial,
+			&i.Unverified,
 			&i.Stop,
 			&i.RequiredActions,
 			&i.SideEffects,
@@ -364,7 +368,7 @@ func (q *Queries) ListChildRuns(ctx context.Context, arg ListChildRunsParams) ([
 const listRuns = `-- name: ListRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
-    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
     parent_run_id, parent_call_id, root_run_id, depth
 FROM runs
 WHERE tenant_id = $1
@@ -408,6 +412,7 @@ type ListRunsRow struct {
 	HeldPico        int64
 	Answer          []byte
 	Partial         bool
+	Unverified      bool
 	Stop            []byte
 	RequiredActions []byte
 	SideEffects     []byte
@@ -460,6 +465,7 @@ func (q *Queries) ListRuns(ctx context.Context, arg ListRunsParams) ([]ListRunsR
 			&i.HeldPico,
 			&i.Answer,
 			&i.Partial,
+			&i.Unverified,
 			&i.Stop,
 			&i.RequiredActions,
 			&i.SideEffects,

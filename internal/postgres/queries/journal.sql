@@ -36,6 +36,7 @@ WITH locked AS (
         held_pico = @held_pico::bigint,
         answer = @answer::json,
         partial = @partial::boolean,
+        unverified = @unverified::boolean,
         stop = sqlc.narg('stop')::json,
         required_actions = @required_actions::json,
         side_effects = @side_effects::json,

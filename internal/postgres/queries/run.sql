@@ -23,14 +23,14 @@ SELECT pg_notify('loopd_wake', '');
 -- name: GetRun :one
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
-    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
     parent_run_id, parent_call_id, root_run_id, depth
 FROM runs WHERE tenant_id = @tenant_id AND run_id = @run_id;
 
 -- name: ListRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
-    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
     parent_run_id, parent_call_id, root_run_id, depth
 FROM runs
 WHERE tenant_id = @tenant_id
@@ -43,7 +43,7 @@ LIMIT @page_size::integer;
 -- name: ListChildRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
-    answer, partial, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
     parent_run_id, parent_call_id, root_run_id, depth
 FROM runs
 WHERE tenant_id = @tenant_id AND parent_run_id = @parent_run_id::uuid
