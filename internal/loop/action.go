@@ -62,6 +62,9 @@ type Send struct {
 	Key       string
 	MaxResult int64 // bytes of the result that the model may see
 	Poll      *Poll // of the built-in wait: what to make of the result; else nil
+	// Reader is the agent's tool that reads the rest of a result, by name; empty: it
+	// has none.
+	Reader string
 }
 
 // VerifyCall asks the tool that can tell whether a call in doubt took effect.

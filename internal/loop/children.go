@@ -178,8 +178,9 @@ func (s *State) applyChildFinished(e ChildFinished, at time.Time) error {
 		c.State = CallFailed
 	}
 	c.Until = time.Time{}
-	content, cut := CutResult(childReport(e, effects), s.resultShare(c.spec))
-	c.Cut, c.Bytes = cut, int64(len(content))
+	report := childReport(e, effects)
+	content, cut := s.cutFor(c, report)
+	c.Cut, c.Bytes = cut, int64(len(report))
 	c.close(outcome, content, digest("result", string(outcome), e.Answer), at)
 	s.calls.touch(c)
 	return nil

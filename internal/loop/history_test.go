@@ -40,6 +40,7 @@ const (
 	circling mood = "circling" // two calls in turn, or the same few again and again
 	chanting mood = "chanting" // the same words, without end
 	guessing mood = "guessing" // another argument each time, the same failure
+	wordy    mood = "wordy"    // results as long as they may be
 )
 
 var (
@@ -70,7 +71,10 @@ func live(t *rapid.T) *history {
 	h := &history{t: t, now: epoch0, state: &loop.State{}, crashes: 6, drains: 4}
 	h.spec = h.randomSpec()
 	h.wire = h.odds(4)
-	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing)
+	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing, wordy)
+	if h.mood == wordy {
+		h.spec.Price.Window = pick[int64](h, 32_000, 40_000, 48_000)
+	}
 	if h.mood == guessing { // else the guards of errors come first
 		h.spec.Limits.NearDuplicates, h.spec.Limits.ErrorIters = 2, 4
 	}
@@ -387,6 +391,9 @@ func (h *history) callModel(a loop.CallModel) {
 		return
 	}
 	answered := h.randomAnswer(started)
+	if a.Beside() {
+		answered = h.randomSummary(a)
+	}
 	if !h.crash(24) {
 		h.append(answered)
 	}
@@ -421,7 +428,7 @@ func (h *history) callTools(a loop.CallTools) {
 		send := sends[i]
 		sends = append(append([]loop.Send(nil), sends[:i]...), sends[i+1:]...)
 		outcome := h.outcome(send)
-		if h.mood == stubborn || h.mood == circling {
+		if h.mood == stubborn || h.mood == circling || h.mood == wordy && !h.odds(8) {
 			outcome = loop.OutcomeOK
 		}
 		if h.mood == guessing {
@@ -437,7 +444,10 @@ func (h *history) callTools(a loop.CallTools) {
 			continue
 		}
 		content := fmt.Sprintf("result %d", h.below(3))
-		if h.odds(4) { // as large as it may be
+		if h.mood == wordy {
+			content = send.Call.ID
+		}
+		if h.mood == wordy || h.odds(4) { // as large as it may be
 			content += strings.Repeat("x", int(send.MaxResult)-len(content))
 		}
 		if h.mood == stubborn || h.mood == circling || h.mood == guessing {
@@ -478,7 +488,7 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 	switch h.mood {
 	case pausing:
 		finish = loop.FinishPaused
-	case stubborn, circling, chanting, guessing:
+	case stubborn, circling, chanting, guessing, wordy:
 		finish = loop.FinishToolCalls
 	}
 	m := loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel}
@@ -496,13 +506,16 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 	}
 	if finish == loop.FinishToolCalls || h.odds(8) {
 		calls := h.below(6)
-		if h.mood == stubborn || h.mood == circling || h.mood == guessing {
+		if h.mood == stubborn || h.mood == circling || h.mood == guessing || h.mood == wordy {
 			calls = 1
 		}
 		for i := range calls {
 			call := h.randomCall(fmt.Sprintf("c%d-%d", started.Call, i+1))
 			if h.mood == stubborn {
 				call.Name, call.Args, call.Problem = "put", "{}", ""
+			}
+			if h.mood == wordy {
+				call.Name, call.Args, call.Problem = pick(h, "look", "look", "look", "mail"), fmt.Sprintf(`{"a":%d}`, started.Call), ""
 			}
 			if h.mood == guessing {
 				call.Name, call.Args, call.Problem = "put", fmt.Sprintf(`{"a":%d}`, started.Call), ""
@@ -556,7 +569,9 @@ func (h *history) randomCall(id string) loop.ToolCall {
 // randomUsage is at most what was planned for, and often exactly that.
 func (h *history) randomUsage(started loop.ModelStarted) loop.Usage {
 	in, out := started.InputBound, started.MaxOutput
-	if !h.odds(4) {
+	if h.mood == wordy {
+		in, out = in/3, 50 // as real text
+	} else if !h.odds(4) {
 		in, out = in*int64(h.throw()+1)/64, out*int64(h.throw()+1)/64
 	}
 	var u loop.Usage

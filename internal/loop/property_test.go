@@ -18,7 +18,7 @@ import (
 // the audit. It also makes sure that the world is hostile enough: every way for
 // a run to end must come up.
 func TestHistories(t *testing.T) {
-	ends := map[loop.StopReason]int{}
+	ends, compacted := map[loop.StopReason]int{}, map[string]int{}
 	var events, recovered, fallbacks int
 	rapid.Check(t, func(t *rapid.T) {
 		h := live(t)
@@ -26,13 +26,21 @@ func TestHistories(t *testing.T) {
 		events += len(h.journal)
 		recovered += 6 - h.crashes
 		fallbacks += h.audit.fallbacks
+		for how, n := range h.audit.compacted {
+			compacted[how] += n
+		}
 	})
-	t.Logf("%d events, %d crashes, %d fallbacks, ends: %v", events, recovered, fallbacks, ends)
+	t.Logf("%d events, %d crashes, %d fallbacks, compactions: %v, ends: %v", events, recovered, fallbacks, compacted, ends)
 	if checks, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err != nil || checks < 10_000 {
 		return
 	}
 	if fallbacks == 0 {
 		t.Error("no history fell back on another model")
+	}
+	for _, how := range []string{"clear", "summarize", "summarize failed"} {
+		if compacted[how] == 0 {
+			t.Errorf("no history has a compaction of the kind %q", how)
+		}
 	}
 	for _, r := range loop.StopReasons() {
 		if !slices.Contains(unreached, r) && ends[r] == 0 {
@@ -81,16 +89,21 @@ type audit struct {
 
 	final, stopped, cancelled bool
 	finished                  *loop.Finished
+
+	compaction
 }
 
 func newAudit(t *rapid.T, spec loop.Spec) *audit {
 	a := &audit{
 		t: t, limits: spec.Limits, prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
-		alive: map[string]loop.CallHandedOut{}, approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
+		alive: map[string]loop.CallHandedOut{}, compaction: newCompaction(), approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
 	}
 	for _, p := range spec.FallbackPrices {
 		a.prices[p.Model] = p
+	}
+	for model, p := range spec.SidePrices {
+		a.prices[model], a.summarizer = p, model
 	}
 	for _, tool := range spec.Definition.Tools {
 		a.effects[tool.Name] = tool.Effect
@@ -106,6 +119,8 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 	switch b := e.Body.(type) {
 	case loop.ModelStarted:
 		a.modelStarted(b)
+	case loop.Compacted:
+		a.compactedTo(b, s)
 	case loop.ModelAnswered:
 		a.failed = ""
 		if b.Cost.Total() > a.held {
@@ -175,6 +190,7 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		}
 	}
 	a.budgets(s.Head())
+	a.keep(s)
 }
 
 // budgets must hold after every single event.
@@ -231,9 +247,13 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 	if (b.Purpose == loop.PurposeWrapUp) != a.final {
 		a.t.Fatalf("purpose %q, but final turn is %v", b.Purpose, a.final)
 	}
+	model := a.model
+	if b.Purpose == loop.PurposeSummary && a.summarizer != "" {
+		model = a.summarizer
+	}
 	price, known := a.prices[b.Model]
-	if !known || b.Model != a.model {
-		a.t.Fatalf("model %q is called while %q is in use", b.Model, a.model)
+	if !known || b.Model != model {
+		a.t.Fatalf("model %q is called while %q is in use", b.Model, model)
 	}
 	if b.InputBound <= 0 || b.MaxOutput <= 0 || b.Hold < price.Bound(b.InputBound, b.MaxOutput) {
 		a.t.Fatalf("a hold that covers nothing: %+v", b)
@@ -248,6 +268,9 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 	a.held, a.started = b.Hold, b
 	if len(a.effects) > 0 && b.Purpose == "" {
 		a.reserved(b)
+	}
+	if total := a.committed + b.Hold + b.Reserve; b.Purpose == loop.PurposeSummary && (total > a.limits.Cost || b.Reserve == 0 && len(a.effects) > 0) {
+		a.t.Fatalf("with its wrap-up the run could cost %s of %s: %+v", total, a.limits.Cost, b)
 	}
 }
 
@@ -364,6 +387,12 @@ func (a *audit) performed(s loop.Send, o loop.Outcome) {
 // request checks what a provider would be sent.
 func (a *audit) request(c loop.CallModel) {
 	r := c.Request
+	if c.Beside() {
+		if r.ToolsAllowed || len(r.Tools) > 0 || len(r.Messages) != 1 || r.MaxOutputTokens != c.Started.MaxOutput {
+			a.t.Fatalf("beside the conversation a model is asked %+v", r)
+		}
+		return
+	}
 	if r.ToolsAllowed == a.final || r.MaxOutputTokens != c.Started.MaxOutput {
 		a.t.Fatalf("tools allowed: %v in final turn: %v, output %d of %d", r.ToolsAllowed, a.final, r.MaxOutputTokens, c.Started.MaxOutput)
 	}

@@ -14,7 +14,7 @@ import (
 
 // script plays one file of testdata/scenarios. A line that begins with
 //
-//	run  describes the run: tools=NAME:effect[:pollable],... limits=json_name:value,... schema window=N native
+//	run  describes the run: tools=NAME:effect[:pollable],... limits=json_name:value,... schema window=N native summarizer=MODEL
 //	>    is what the world says
 //	=    is what the core wants, and what it tells the model; -update writes it
 //	#    is a remark
@@ -25,6 +25,8 @@ import (
 //	answer FINISH [usage=IN/OUT|usage=none] ["TEXT" | TOOL ARGS | TOOL! ARGS | ...]   a ! marks arguments that fail the schema
 //	fail CLASS [DELAY]             the model call fails; the provider asks for DELAY
 //	result CALL|* OUTCOME TEXT     a tool call ends; * is every call on the wire
+//	bulk CALL|* BYTES              the same, with a good result of so many bytes
+//	sum FINISH BYTES               the summary is so long
 //	doubt CALL REASON              nobody knows whether the call ran
 //	approve CALL, deny CALL REASON, resolve CALL RESOLUTION [TEXT], cancel REASON
 //	accept, reject PROBLEM         the output contract
@@ -44,12 +46,12 @@ type script struct {
 	sends map[string]loop.Send // in flight
 	busy  bool                 // something is in flight, or the run waits
 	until time.Time            // what the run waits for, at the latest
-	told  int                  // messages that the model has seen
+	told  map[int64]bool       // messages that the model has seen, by event
 }
 
 func playScript(t *testing.T, text string) *script {
 	t.Helper()
-	s := &script{t: t, now: epoch0, sends: map[string]loop.Send{}, prints: loop.NewFingerprinter()}
+	s := &script{t: t, now: epoch0, sends: map[string]loop.Send{}, told: map[int64]bool{}, prints: loop.NewFingerprinter()}
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		if strings.HasPrefix(line, "=") {
@@ -139,6 +141,10 @@ func (s *script) begin(words []string) {
 			s.native = true
 		case "window":
 			s.spec.Price.Window = s.number(value)
+		case "summarizer": // a third as dear as the model
+			price := s.spec.Price
+			price.Model, price.Rates.Input, price.Rates.Output = value, loop.MicroUSD, 5*loop.MicroUSD
+			s.spec.Definition.Summarizer, s.spec.SidePrices = value, map[string]loop.Price{value: price}
 		default:
 			s.t.Fatalf("run has no %q", w)
 		}
@@ -176,7 +182,7 @@ func parseTool(text string) loop.ToolSpec {
 			spec.Pollable, spec.HTTP = true, &loop.HTTPSpec{Method: "GET", URL: "http://x"}
 		case "client":
 			spec.Client = &loop.ClientSpec{}
-		case "ask_human", "wait", "finish":
+		case "ask_human", "wait", "finish", "read_result":
 			spec.Builtin = loop.Builtin(what)
 		case "always":
 			spec.Approval.Mode = loop.ApprovalAlways
@@ -248,6 +254,10 @@ func (s *script) world(verb, rest string) {
 	case "result":
 		outcome, content, _ := strings.Cut(text, " ")
 		s.result(id, loop.Outcome(outcome), content)
+	case "bulk":
+		s.result(id, loop.OutcomeOK, strings.Repeat("x", int(s.number(text))))
+	case "sum":
+		s.answer(id, `"`+strings.Repeat("y", int(s.number(text)))+`"`)
 	case "doubt":
 		s.append(s.state.Doubt(s.sent(id), text, s.now))
 	case "approve":
@@ -360,7 +370,7 @@ func (s *script) answer(finish, rest string) {
 		}
 	}
 	body := loop.ModelAnswered{
-		Call: started.Call, Finish: loop.Finish(finish), Usage: usage, Cost: s.state.Price().Cost(usage), Estimated: estimated,
+		Call: started.Call, Finish: loop.Finish(finish), Usage: usage, Cost: s.model.Price.Cost(usage), Estimated: estimated,
 		Message: loop.Message{Role: loop.RoleAssistant, Source: loop.SourceModel},
 	}
 	if estimated {
@@ -436,9 +446,9 @@ func (s *script) result(id string, o loop.Outcome, content string) {
 	}
 	for _, id := range ids {
 		send := s.sent(id)
-		shown, cut := loop.CutResult(content, send.MaxResult)
+		shown, _ := send.Cut(content)
 		finished := loop.CallFinished{
-			CallID: id, Attempt: send.Attempt, Outcome: o, Content: shown, Cut: cut, Bytes: int64(len(content)),
+			CallID: id, Attempt: send.Attempt, Outcome: o, Content: shown, Cut: shown != content, Bytes: int64(len(content)),
 			ResultHash: s.prints.Result(send.Spec, o, content),
 		}
 		if send.Poll != nil {
@@ -470,7 +480,11 @@ func (s *script) settle() {
 		case loop.Record, loop.End:
 		case loop.CallModel:
 			s.model, s.busy = &a, true
-			s.tell(a.Request)
+			if a.Beside() {
+				s.printf("  asks %s to read %d bytes", a.Started.Model, len(a.Request.Messages[0].Text()))
+			} else {
+				s.tell(a.Request)
+			}
 		case loop.CallTools:
 			s.busy = true
 			for _, send := range a.Sends {
@@ -532,6 +546,8 @@ func (s *script) say(b loop.Body) {
 		s.printf("in_doubt %s until=+%s %q", b.CallID, b.Until.Sub(s.now), b.Reason)
 	case loop.Tripped:
 		s.printf("trip %s %s %s observed=%q limit=%q evidence=%d", b.Guard, b.Verdict, b.Reason, b.Observed, b.Limit, len(b.Evidence))
+	case loop.Compacted:
+		s.printf("compact %s before=%d after=%d cleared=%v events=%d-%d failure=%q", b.Method, b.Before, b.After, b.Cleared, b.FromSeq, b.ToSeq, b.Failure)
 	case loop.Suspended:
 		s.printf("suspend %s until=+%s", b.Reason, b.Until.Sub(s.now))
 	case loop.Finished:
@@ -551,7 +567,15 @@ func (s *script) finished(b loop.Finished) {
 
 // tell writes the messages of a request that no request before had.
 func (s *script) tell(r loop.ModelRequest) {
-	for _, m := range r.Messages[min(s.told, len(r.Messages)):] {
+	natives := 0
+	for _, m := range r.Messages {
+		if m.Native != nil {
+			natives++
+		}
+		if s.told[m.Seq] {
+			continue
+		}
+		s.told[m.Seq] = true
 		for _, p := range m.Parts {
 			switch {
 			case p.Result != nil:
@@ -561,16 +585,9 @@ func (s *script) tell(r loop.ModelRequest) {
 			}
 		}
 	}
-	natives := 0
-	for _, m := range r.Messages {
-		if m.Native != nil {
-			natives++
-		}
-	}
 	if model := r.Provider + "/" + r.Model; model != s.spec.Definition.Model {
 		s.printf("  asks %s, native messages: %d", model, natives)
 	}
-	s.told = len(r.Messages)
 }
 
 func short(text string) string {

@@ -34,7 +34,9 @@ type State struct {
 	contract   contract
 	offered    string // the final answer that no message holds: of the built-in finish, or a child's
 
-	besides *aside // what came of the newest call beside the conversation
+	besides    *aside // what came of the newest call beside the conversation
+	compaction compaction
+	full       []FullResult // not taken yet
 
 	trips    []Tripped
 	final    *Tripped // the trip that asked for a wrap-up
@@ -112,7 +114,7 @@ func (s *State) apply(e Event) error {
 	case ModelAnswered:
 		err = s.applyAnswered(b, e)
 	case ModelFailed:
-		err = s.spend.applyFailed(b)
+		err = s.applyFailed(b)
 	case FellBack:
 		err = s.applyFellBack(b, e)
 	case RateWaited:
@@ -236,6 +238,7 @@ func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 	}
 	s.answer = a
 	s.count(a.finish)
+	s.noteOverflow("", a.finish, "")
 	if !b.Estimated && b.Usage.Input() > 0 {
 		s.talk.anchorHere(b.Usage.Input())
 	}
@@ -366,8 +369,8 @@ func (s *State) InAttempt() bool { return !s.tenure.since.IsZero() }
 // Trips lists the guards' verdicts that changed the run, in order.
 func (s *State) Trips() []Tripped { return slices.Clone(s.trips) }
 
-// Transcript is the conversation so far, in order. The parts are shared: do not
-// change them.
+// Transcript is the conversation as the model reads it, in order. What was left out
+// of it is in Messages. The parts are shared: do not change them.
 func (s *State) Transcript() []Message { return slices.Clone(s.talk.messages) }
 
 // Cost splits what the run has cost so far.
