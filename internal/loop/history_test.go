@@ -73,7 +73,10 @@ func live(t *rapid.T) *history {
 	h.wire = h.odds(4)
 	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing, wordy)
 	if h.mood == wordy {
-		h.spec.Price.Window = pick[int64](h, 32_000, 40_000, 48_000)
+		l, usual := &h.spec.Limits, loop.Defaults() // else other guards come first
+		l.Iterations, l.Cost, l.TotalTokens, l.OutputTokens, l.Deadline = usual.Iterations, usual.Cost, usual.TotalTokens, usual.OutputTokens, usual.Deadline
+		l.FinalOutput, l.ErrorIters, l.ToolCalls = usual.FinalOutput, usual.ErrorIters, usual.ToolCalls
+		h.spec.Price.Window, h.spec.Attachments = pick[int64](h, 32_000, 40_000, 48_000), nil
 	}
 	if h.mood == guessing { // else the guards of errors come first
 		h.spec.Limits.NearDuplicates, h.spec.Limits.ErrorIters = 2, 4
@@ -566,11 +569,25 @@ func (h *history) randomCall(id string) loop.ToolCall {
 	return c
 }
 
+// tokens is what a tokenizer makes of the transcript, if it is real text.
+func (h *history) tokens() int64 {
+	bytes := 4000
+	for _, m := range h.state.Transcript() {
+		for _, p := range m.Parts {
+			bytes += len(p.Text)
+			if p.Result != nil {
+				bytes += len(p.Result.Content)
+			}
+		}
+	}
+	return int64(bytes / 3)
+}
+
 // randomUsage is at most what was planned for, and often exactly that.
 func (h *history) randomUsage(started loop.ModelStarted) loop.Usage {
 	in, out := started.InputBound, started.MaxOutput
 	if h.mood == wordy {
-		in, out = in/3, 50 // as real text
+		in, out = min(in, h.tokens()), min(out, 50)
 	} else if !h.odds(4) {
 		in, out = in*int64(h.throw()+1)/64, out*int64(h.throw()+1)/64
 	}
