@@ -19,11 +19,12 @@ const (
 
 // compaction is what was done in the run to make the transcript shorter.
 type compaction struct {
-	tried   int   // failed ones included
-	failed  bool  // the newest one
-	at      int   // iterations by then: the next one needs another
-	seq     int64 // of the message that stands for what was left out; 0: there is none
+	tried   int  // failed ones included
+	failed  bool // the newest one
+	at      int  // iterations by then: the next one needs another
 	summary string
+	// The message of event seq stands for those of the events from first on. 0: none does.
+	seq, first int64
 
 	// overflow is why the request is larger than the window, when the provider found
 	// that out; nil since it has been answered or made shorter.
@@ -244,7 +245,7 @@ func (s *State) summarised(a aside) Compacted {
 	}
 	c := Compacted{
 		Method: CompactSummarize, Before: s.inputEstimate(), After: s.sizeAfter(s.summedUp(from, to, text)),
-		FromSeq: s.talk.messages[from].Seq, ToSeq: s.talk.messages[to-1].Seq, Summary: text,
+		FromSeq: s.firstSeq(s.talk.messages[from]), ToSeq: s.talk.messages[to-1].Seq, Summary: text,
 	}
 	if !s.frees(c.After) {
 		return s.uncompacted(fmt.Sprintf("the summary is too long: the next request would go from about %d to %d tokens", c.Before, c.After))
@@ -273,7 +274,7 @@ func (s *State) applyCompacted(b Compacted, e Event) error {
 		}
 		if m.Seq == 0 {
 			messages[i].Seq, messages[i].At = e.Seq, e.At
-			c.seq, c.summary = e.Seq, b.Summary
+			c.seq, c.first, c.summary = e.Seq, b.FromSeq, b.Summary
 			s.talk.note(messages[i])
 		}
 	}
@@ -307,7 +308,7 @@ func (s *State) compacted(b Compacted) ([]Message, error) {
 		}
 		return s.without(b.Cleared), nil
 	case b.Method == CompactSummarize:
-		from := slices.IndexFunc(old, func(m Message) bool { return m.Seq == b.FromSeq })
+		from := slices.IndexFunc(old, func(m Message) bool { return s.firstSeq(m) == b.FromSeq })
 		to := slices.IndexFunc(old, func(m Message) bool { return m.Seq == b.ToSeq }) + 1
 		if from < 0 || to <= from {
 			return nil, fmt.Errorf("sums up the messages of events %d to %d, which are not in the transcript: %w", b.FromSeq, b.ToSeq, ErrImpossible)
@@ -315,6 +316,14 @@ func (s *State) compacted(b Compacted) ([]Message, error) {
 		return s.summedUp(from, to, b.Summary), nil
 	}
 	return nil, fmt.Errorf("compaction method %q: %w", b.Method, ErrImpossible)
+}
+
+// firstSeq is the first event that the message stands for.
+func (s *State) firstSeq(m Message) int64 {
+	if m.Seq == s.compaction.seq {
+		return s.compaction.first
+	}
+	return m.Seq
 }
 
 // changed reports whether a message's parts are not those that it had.

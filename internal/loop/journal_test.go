@@ -44,6 +44,7 @@ var recorded = map[string]struct {
 	"model_in_flight":    {"rich_stopped", 5},
 	"waits_for_approval": {"rich_succeeded", 28},
 	"call_in_doubt":      {"doubt", 7},
+	"compacted":          {"compact_refund", 0},
 }
 
 // TestGoldenJournals makes sure that what was once written can be read for ever:
@@ -206,7 +207,7 @@ func bodies() []loop.Body {
 		loop.Created{}, loop.Claimed{}, loop.Suspended{}, loop.ModelStarted{}, loop.ModelAnswered{}, loop.ModelFailed{},
 		loop.CallRefused{}, loop.ApprovalRequested{}, loop.ApprovalDecided{}, loop.CallBegun{}, loop.CallFinished{},
 		loop.CallDoubted{}, loop.CallResolved{}, loop.Tripped{}, loop.AnswerRejected{}, loop.AnswerAccepted{},
-		loop.CancelRequested{}, loop.Finished{},
+		loop.CancelRequested{}, loop.Finished{}, loop.Compacted{},
 	}
 }
 

@@ -46,12 +46,12 @@ type script struct {
 	sends map[string]loop.Send // in flight
 	busy  bool                 // something is in flight, or the run waits
 	until time.Time            // what the run waits for, at the latest
-	told  map[int64]bool       // messages that the model has seen, by event
+	told  map[string]bool      // parts of messages that the model has seen
 }
 
 func playScript(t *testing.T, text string) *script {
 	t.Helper()
-	s := &script{t: t, now: epoch0, sends: map[string]loop.Send{}, told: map[int64]bool{}, prints: loop.NewFingerprinter()}
+	s := &script{t: t, now: epoch0, sends: map[string]loop.Send{}, told: map[string]bool{}, prints: loop.NewFingerprinter()}
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		if strings.HasPrefix(line, "=") {
@@ -141,9 +141,12 @@ func (s *script) begin(words []string) {
 			s.native = true
 		case "window":
 			s.spec.Price.Window = s.number(value)
-		case "summarizer": // a third as dear as the model
+		case "summarizer": // as dear as the model, or thirty times so
 			price := s.spec.Price
-			price.Model, price.Rates.Input, price.Rates.Output = value, loop.MicroUSD, 5*loop.MicroUSD
+			price.Model = value
+			if strings.Contains(value, "dear") {
+				price.Rates.Input, price.Rates.Output = 30*price.Rates.Input, 30*price.Rates.Output
+			}
 			s.spec.Definition.Summarizer, s.spec.SidePrices = value, map[string]loop.Price{value: price}
 		default:
 			s.t.Fatalf("run has no %q", w)
@@ -255,7 +258,8 @@ func (s *script) world(verb, rest string) {
 		outcome, content, _ := strings.Cut(text, " ")
 		s.result(id, loop.Outcome(outcome), content)
 	case "bulk":
-		s.result(id, loop.OutcomeOK, strings.Repeat("x", int(s.number(text))))
+		fact := fmt.Sprintf("fact %d: ", len(s.journal))
+		s.result(id, loop.OutcomeOK, fact+strings.Repeat("x", int(s.number(text))-len(fact)))
 	case "sum":
 		s.answer(id, `"`+strings.Repeat("y", int(s.number(text)))+`"`)
 	case "doubt":
@@ -572,11 +576,15 @@ func (s *script) tell(r loop.ModelRequest) {
 		if m.Native != nil {
 			natives++
 		}
-		if s.told[m.Seq] {
-			continue
-		}
-		s.told[m.Seq] = true
 		for _, p := range m.Parts {
+			part := fmt.Sprint(m.Seq, p.Text)
+			if p.Result != nil {
+				part = fmt.Sprint(m.Seq, *p.Result)
+			}
+			if s.told[part] {
+				continue
+			}
+			s.told[part] = true
 			switch {
 			case p.Result != nil:
 				s.printf("  %s: %s %s %q", m.Source, p.Result.CallID, p.Result.Outcome, short(p.Result.Content))

@@ -110,9 +110,9 @@ func (s *State) recap(summary string) string {
 	for _, id := range s.calls.order {
 		switch c := s.calls.byID[id]; {
 		case c.State == CallDenied:
-			rest = append(rest, fmt.Sprintf("%s %s (%s) was denied. Do not ask for it again.", c.Call.Name, excerpt(c.Call.Args, room), id))
+			rest = append(rest, fmt.Sprintf("%s %s (%s) was denied. Do not ask for it again.", c.Call.Name, oneLine(c.Call.Args, room), id))
 		case c.State == CallAwaitingApproval:
-			rest = append(rest, fmt.Sprintf("%s %s (%s) waits for a person's approval.", c.Call.Name, excerpt(c.Call.Args, room), id))
+			rest = append(rest, fmt.Sprintf("%s %s (%s) waits for a person's approval.", c.Call.Name, oneLine(c.Call.Args, room), id))
 		}
 	}
 	if rest != nil {
@@ -135,7 +135,8 @@ func (s *State) restated(x SideEffectHead, room int) string {
 	if x.RunID != "" {
 		where = "call " + x.CallID + " of child run " + x.RunID
 	} else if c != nil && room > 0 {
-		args, result = " "+excerpt(c.asSent().Args, room), ": "+excerpt(c.Result, room)
+		args = " " + oneLine(c.asSent().Args, room)
+		result = fmt.Sprintf("; the tool answered %q", excerpt(c.Result, room)) // quoted: it is data
 	}
 	told := "failed"
 	switch x.State {
@@ -146,7 +147,12 @@ func (s *State) restated(x SideEffectHead, room int) string {
 	case CallInDoubt, CallStarted, CallOffered, CallCancelled:
 		told, result = "outcome unknown, it may have been done", ""
 	}
-	return fmt.Sprintf("%s%s (%s, arguments %s): %s%s", x.Tool, args, where, x.ArgsHash[:min(12, len(x.ArgsHash))], told, strings.TrimSuffix(result, ": "))
+	return fmt.Sprintf("%s%s (%s, arguments %s): %s%s", x.Tool, args, where, x.ArgsHash[:min(12, len(x.ArgsHash))], told, result)
+}
+
+// oneLine is the beginning of a text without its line breaks.
+func oneLine(text string, limit int) string {
+	return excerpt(strings.Join(strings.Fields(text), " "), limit)
 }
 
 // readsResults is the name of the agent's tool that reads results, or "".
