@@ -69,6 +69,13 @@ func (o *owner) settle(ctx context.Context, a loop.CallModel, r modelResult, lat
 	return failed
 }
 
+// memoKey is what an adapter's memo is good for: one model, and a transcript that
+// only grows.
+type memoKey struct {
+	model    string
+	rewrites int
+}
+
 // prepare adds to a request what is no part of the run: where its fragments go,
 // and what the adapter remembers.
 func (o *owner) prepare(a loop.CallModel) loop.ModelRequest {
@@ -76,8 +83,8 @@ func (o *owner) prepare(a loop.CallModel) loop.ModelRequest {
 	if a.Beside() { // nobody watches, and nothing of it comes again
 		return req
 	}
-	if o.memoOf != a.Started.Model {
-		o.memo, o.memoOf = loop.Memo{}, a.Started.Model
+	if key := (memoKey{a.Started.Model, o.state.Rewrites()}); o.memoOf != key {
+		o.memo, o.memoOf = loop.Memo{}, key
 	}
 	req.Memo = &o.memo
 	if sink := o.e.cfg.Deltas; sink != nil {

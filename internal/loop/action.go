@@ -36,7 +36,7 @@ type CallModel struct {
 
 // Beside reports whether the call is no part of the conversation: a summary, or a
 // judge's word.
-func (c CallModel) Beside() bool { return beside(c.Started.Purpose) }
+func (c CallModel) Beside() bool { return c.Started.Beside() }
 
 // CountInput asks the provider how large the request is. Append an InputCounted.
 type CountInput struct {

@@ -11,6 +11,7 @@ type spend struct {
 	estimated USD
 	hold      USD
 	open      *ModelStarted // the call in flight, nil if none
+	last      *ModelStarted // the newest that has ended, nil before that
 	calls     int           // dispatched model calls
 	failures  int           // in a row, for this request
 	retries   int           // in the whole run
@@ -96,9 +97,20 @@ func (p *spend) settle(n int, u Usage, c Cost) error {
 		return fmt.Errorf("model call %d ends but is not in flight: %w", n, ErrImpossible)
 	}
 	p.usage, p.cost = p.usage.Add(u), p.cost.Add(c)
-	p.open, p.hold = nil, 0
+	p.last, p.open, p.hold = p.open, nil, 0
 	return nil
 }
+
+// LastCall is the newest model call that has ended, the zero value before that.
+func (s *State) LastCall() ModelStarted {
+	if s.spend.last == nil {
+		return ModelStarted{}
+	}
+	return *s.spend.last
+}
+
+// Beside reports whether the call is no part of the conversation.
+func (e ModelStarted) Beside() bool { return beside(e.Purpose) }
 
 // LostCost is what a failed call is charged when the provider may have worked
 // for it: the hold, booked as output, or nothing when it is known to be free.

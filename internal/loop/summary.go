@@ -108,10 +108,10 @@ func (s *State) recap(summary string) string {
 	}
 	var rest []string
 	for _, id := range s.calls.order {
-		switch c := s.calls.byID[id]; {
-		case c.State == CallDenied:
+		switch c := s.calls.byID[id]; c.State {
+		case CallDenied:
 			rest = append(rest, fmt.Sprintf("%s %s (%s) was denied. Do not ask for it again.", c.Call.Name, oneLine(c.Call.Args, room), id))
-		case c.State == CallAwaitingApproval:
+		case CallAwaitingApproval:
 			rest = append(rest, fmt.Sprintf("%s %s (%s) waits for a person's approval.", c.Call.Name, oneLine(c.Call.Args, room), id))
 		}
 	}

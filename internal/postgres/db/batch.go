@@ -127,27 +127,33 @@ WITH locked AS (
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= $9::bigint
+), kept AS (
+    INSERT INTO results (tenant_id, run_id, call_id, attempt, text)
+    SELECT f.tenant_id, f.run_id, k.call_id, k.attempt, k.text::json
+    FROM fence f, (
+        SELECT unnest($64::text[]) AS call_id, unnest($65::integer[]) AS attempt, unnest($66::text[]) AS text
+    ) k
 ), children AS (
     INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
         next_seq, state, phase, parent_run_id, parent_call_id, root_run_id, depth)
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
            c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
     FROM fence f, (
-        SELECT unnest($2::text[]) AS run_id, unnest($64::text[]) AS agent,
-               unnest($65::bigint[]) AS agent_version, unnest($66::text[]) AS input,
-               unnest($67::text[]) AS limits, unnest($68::text[]) AS labels,
-               unnest($69::text[]) AS source, unnest($70::boolean[]) AS has_output_schema,
-               unnest($71::text[]) AS call_id, unnest($72::text[]) AS root_id,
-               unnest($73::integer[]) AS depth
+        SELECT unnest($2::text[]) AS run_id, unnest($67::text[]) AS agent,
+               unnest($68::bigint[]) AS agent_version, unnest($69::text[]) AS input,
+               unnest($70::text[]) AS limits, unnest($71::text[]) AS labels,
+               unnest($72::text[]) AS source, unnest($73::boolean[]) AS has_output_schema,
+               unnest($74::text[]) AS call_id, unnest($75::text[]) AS root_id,
+               unnest($76::integer[]) AS depth
     ) c
 ), child_events AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($74::text[]) AS body) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($77::text[]) AS body) c
 ), child_accounts AS (
     INSERT INTO accounts (tenant_id, account, limit_pico)
     SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($75::bigint[]) AS limit_pico) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($78::bigint[]) AS limit_pico) c
 ), hearers AS (
     -- What a run that has ended is told is of no use to anybody.
     SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
@@ -159,7 +165,7 @@ WITH locked AS (
     SELECT h.tenant_id, h.run_id, o.kind, o.body::json
     FROM hearers h JOIN (
         SELECT generate_subscripts($3::text[], 1) AS place, unnest($3::text[])::uuid AS run_id,
-               unnest($76::text[]) AS kind, unnest($77::text[]) AS body
+               unnest($79::text[]) AS kind, unnest($80::text[]) AS body
     ) o USING (run_id)
     WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
     ORDER BY o.place
@@ -247,6 +253,9 @@ type AppendEventsParams struct {
 	HoldAmounts        []int64
 	SettledCalls       []int32
 	SettledCosts       []int64
+	FullCalls          []string
+	FullAttempts       []int32
+	FullTexts          []string
 	ChildAgents        []string
 	ChildVersions      []int64
 	ChildInputs        []string
@@ -342,6 +351,9 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.HoldAmounts,
 			a.SettledCalls,
 			a.SettledCosts,
+			a.FullCalls,
+			a.FullAttempts,
+			a.FullTexts,
 			a.ChildAgents,
 			a.ChildVersions,
 			a.ChildInputs,
