@@ -29,7 +29,7 @@ tells how the run stands:
   9 failed   10 cancelled   130 interrupted`,
 	}
 	group.AddCommand(c.runStart(), c.runShow(), c.runWatch(), c.runList(), c.runCancel(),
-		c.runApprove(), c.runDeny(), c.runSubmit(), c.runDoubts(), c.runResolve())
+		c.runApprove(), c.runDeny(), c.runSubmit(), c.runResult(), c.runDoubts(), c.runResolve())
 	return group
 }
 

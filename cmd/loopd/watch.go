@@ -194,6 +194,7 @@ type lines struct {
 	cost      loop.USD
 	calls     []string // of the open iteration, in the order they were asked for
 	tools     map[string]int
+	beside    bool              // the newest model call is no part of the conversation
 	names     map[string]string // of the tools of all calls so far, by the call's id
 }
 
@@ -209,10 +210,16 @@ func (p *lines) event(e *loopdv1.Event) error {
 	switch b := body(e).(type) {
 	case loop.ModelStarted:
 		p.close(at)
-		p.since = at
+		p.since, p.beside = at, b.Beside()
 	case loop.ModelAnswered:
+		if p.beside {
+			p.cost += b.Cost.Total()
+			break
+		}
 		p.draft.replace(b.Message)
 		p.open(e.GetIteration(), b)
+	case loop.Compacted:
+		p.sayf("%s", compactedWords(b))
 	case loop.ModelFailed:
 		p.draft.drop()
 		p.cost += b.Cost.Total()

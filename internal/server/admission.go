@@ -89,7 +89,10 @@ func (s *Server) checkDefinition(path string, def definition) error {
 		slices.SortStableFunc(faults, func(a, b fieldError) int { return cmp.Compare(a.field, b.field) })
 		return invalid(faults...)
 	}
-	_, err := s.prices(path+".model", path, def.AgentSpec)
+	if _, err := s.prices(path+".model", path, def.AgentSpec); err != nil {
+		return err
+	}
+	_, err := s.sidePrices(path, def.AgentSpec)
 	return err
 }
 

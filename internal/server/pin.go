@@ -162,7 +162,14 @@ func (t *tree) spec(ctx context.Context, field, name string, version int64) (loo
 	if err != nil {
 		return loop.Spec{}, definition{}, err
 	}
-	return loop.Spec{Agent: name, AgentVersion: agent.Version, Limits: limits, Price: prices[0], FallbackPrices: prices[1:]}, def, nil
+	sidePrices, err := t.s.sidePrices(field, def.AgentSpec)
+	if err != nil {
+		return loop.Spec{}, definition{}, err
+	}
+	return loop.Spec{
+		Agent: name, AgentVersion: agent.Version, Limits: limits,
+		Price: prices[0], FallbackPrices: prices[1:], SidePrices: sidePrices,
+	}, def, nil
 }
 
 // nesting refuses a path of agents.

@@ -86,6 +86,10 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 	if err != nil {
 		return loop.Spec{}, err
 	}
+	sidePrices, err := r.s.sidePrices("agent.spec", def.AgentSpec)
+	if err != nil {
+		return loop.Spec{}, err
+	}
 	attachments, err := attachmentsOf(req.GetAttachments(), prices)
 	if err != nil {
 		return loop.Spec{}, err
@@ -98,7 +102,7 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 	return loop.Spec{
 		Agent: req.GetAgent(), AgentVersion: agent.Version, Definition: def.AgentSpec,
 		Input: req.GetInput(), Attachments: attachments, Limits: limits,
-		Price: prices[0], FallbackPrices: prices[1:], Labels: labels, Source: source(ctx), Traceparent: traceparent(ctx),
+		Price: prices[0], FallbackPrices: prices[1:], SidePrices: sidePrices, Labels: labels, Source: source(ctx), Traceparent: traceparent(ctx),
 	}, nil
 }
 
@@ -247,7 +251,7 @@ func (r *runService) CancelRun(ctx context.Context, req *loopdv1.CancelRunReques
 	return r.show(ctx, run)
 }
 
-// ListMessages lists the transcript, which is a fold of the journal.
+// ListMessages lists all that was said, which is a fold of the journal.
 func (r *runService) ListMessages(ctx context.Context, req *loopdv1.ListMessagesRequest) (*loopdv1.ListMessagesResponse, error) {
 	ref := runRef(tenant(ctx), req.GetParent())
 	events, err := r.s.allEvents(ctx, ref)
@@ -264,7 +268,7 @@ func (r *runService) ListMessages(ctx context.Context, req *loopdv1.ListMessages
 			return nil, err
 		}
 	}
-	page, token, err := slicePage(req, state.Transcript())
+	page, token, err := slicePage(req, state.Messages())
 	if err != nil {
 		return nil, err
 	}

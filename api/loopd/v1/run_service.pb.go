@@ -135,7 +135,7 @@ func (x ToolResultStatus_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ToolResultStatus_Status.Descriptor instead.
 func (ToolResultStatus_Status) EnumDescriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{22, 0}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{23, 0}
 }
 
 // CreateRunRequest asks for a run.
@@ -892,6 +892,52 @@ func (x *ListToolCallsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// GetToolCallResultRequest names a tool call.
+type GetToolCallResultRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "runs/{run}/toolCalls/{call}".
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetToolCallResultRequest) Reset() {
+	*x = GetToolCallResultRequest{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetToolCallResultRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetToolCallResultRequest) ProtoMessage() {}
+
+func (x *GetToolCallResultRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetToolCallResultRequest.ProtoReflect.Descriptor instead.
+func (*GetToolCallResultRequest) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GetToolCallResultRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // ListEventsRequest asks for events of a run.
 type ListEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -907,7 +953,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +965,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[11]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +978,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{11}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListEventsRequest) GetParent() string {
@@ -969,7 +1015,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +1027,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[12]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +1040,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{12}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -1026,7 +1072,7 @@ type StreamEventsRequest struct {
 
 func (x *StreamEventsRequest) Reset() {
 	*x = StreamEventsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1084,7 @@ func (x *StreamEventsRequest) String() string {
 func (*StreamEventsRequest) ProtoMessage() {}
 
 func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1097,7 @@ func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsRequest.ProtoReflect.Descriptor instead.
 func (*StreamEventsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{13}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StreamEventsRequest) GetParent() string {
@@ -1095,7 +1141,7 @@ type StreamEventsResponse struct {
 
 func (x *StreamEventsResponse) Reset() {
 	*x = StreamEventsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1153,7 @@ func (x *StreamEventsResponse) String() string {
 func (*StreamEventsResponse) ProtoMessage() {}
 
 func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1166,7 @@ func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsResponse.ProtoReflect.Descriptor instead.
 func (*StreamEventsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{14}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StreamEventsResponse) GetKind() isStreamEventsResponse_Kind {
@@ -1217,7 +1263,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1275,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1288,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{15}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Delta) GetModelCall() int32 {
@@ -1282,7 +1328,7 @@ type Fragment struct {
 
 func (x *Fragment) Reset() {
 	*x = Fragment{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1340,7 @@ func (x *Fragment) String() string {
 func (*Fragment) ProtoMessage() {}
 
 func (x *Fragment) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1353,7 @@ func (x *Fragment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fragment.ProtoReflect.Descriptor instead.
 func (*Fragment) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{16}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Fragment) GetKind() string {
@@ -1341,7 +1387,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1399,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1412,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{17}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{18}
 }
 
 // End says that a stream is complete.
@@ -1380,7 +1426,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1438,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1451,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{18}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *End) GetState() RunState {
@@ -1430,7 +1476,7 @@ type SubmitToolResultsRequest struct {
 
 func (x *SubmitToolResultsRequest) Reset() {
 	*x = SubmitToolResultsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1488,7 @@ func (x *SubmitToolResultsRequest) String() string {
 func (*SubmitToolResultsRequest) ProtoMessage() {}
 
 func (x *SubmitToolResultsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1501,7 @@ func (x *SubmitToolResultsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitToolResultsRequest.ProtoReflect.Descriptor instead.
 func (*SubmitToolResultsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{19}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SubmitToolResultsRequest) GetName() string {
@@ -1499,7 +1545,7 @@ type ToolResultInput struct {
 
 func (x *ToolResultInput) Reset() {
 	*x = ToolResultInput{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1557,7 @@ func (x *ToolResultInput) String() string {
 func (*ToolResultInput) ProtoMessage() {}
 
 func (x *ToolResultInput) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1570,7 @@ func (x *ToolResultInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResultInput.ProtoReflect.Descriptor instead.
 func (*ToolResultInput) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{20}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ToolResultInput) GetCall() string {
@@ -1597,7 +1643,7 @@ type SubmitToolResultsResponse struct {
 
 func (x *SubmitToolResultsResponse) Reset() {
 	*x = SubmitToolResultsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1655,7 @@ func (x *SubmitToolResultsResponse) String() string {
 func (*SubmitToolResultsResponse) ProtoMessage() {}
 
 func (x *SubmitToolResultsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1668,7 @@ func (x *SubmitToolResultsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitToolResultsResponse.ProtoReflect.Descriptor instead.
 func (*SubmitToolResultsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{21}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SubmitToolResultsResponse) GetRun() *Run {
@@ -1656,7 +1702,7 @@ type ToolResultStatus struct {
 
 func (x *ToolResultStatus) Reset() {
 	*x = ToolResultStatus{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1714,7 @@ func (x *ToolResultStatus) String() string {
 func (*ToolResultStatus) ProtoMessage() {}
 
 func (x *ToolResultStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1727,7 @@ func (x *ToolResultStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResultStatus.ProtoReflect.Descriptor instead.
 func (*ToolResultStatus) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{22}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ToolResultStatus) GetCall() string {
@@ -1729,7 +1775,7 @@ type ApproveToolCallRequest struct {
 
 func (x *ApproveToolCallRequest) Reset() {
 	*x = ApproveToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1787,7 @@ func (x *ApproveToolCallRequest) String() string {
 func (*ApproveToolCallRequest) ProtoMessage() {}
 
 func (x *ApproveToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1800,7 @@ func (x *ApproveToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveToolCallRequest.ProtoReflect.Descriptor instead.
 func (*ApproveToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{23}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ApproveToolCallRequest) GetName() string {
@@ -1800,7 +1846,7 @@ type DenyToolCallRequest struct {
 
 func (x *DenyToolCallRequest) Reset() {
 	*x = DenyToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1812,7 +1858,7 @@ func (x *DenyToolCallRequest) String() string {
 func (*DenyToolCallRequest) ProtoMessage() {}
 
 func (x *DenyToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1825,7 +1871,7 @@ func (x *DenyToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyToolCallRequest.ProtoReflect.Descriptor instead.
 func (*DenyToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{24}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DenyToolCallRequest) GetName() string {
@@ -1868,7 +1914,7 @@ type ResolveToolCallRequest struct {
 
 func (x *ResolveToolCallRequest) Reset() {
 	*x = ResolveToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +1926,7 @@ func (x *ResolveToolCallRequest) String() string {
 func (*ResolveToolCallRequest) ProtoMessage() {}
 
 func (x *ResolveToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +1939,7 @@ func (x *ResolveToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveToolCallRequest.ProtoReflect.Descriptor instead.
 func (*ResolveToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{25}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ResolveToolCallRequest) GetName() string {
@@ -2007,7 +2053,10 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x15ListToolCallsResponse\x121\n" +
 	"\n" +
 	"tool_calls\x18\x01 \x03(\v2\x12.loopd.v1.ToolCallR\ttoolCalls\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc9\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa0\x01\n" +
+	"\x18GetToolCallResultRequest\x12\x83\x01\n" +
+	"\x04name\x18\x01 \x01(\tBo\xe2A\x01\x02\xfaA\x14\n" +
+	"\x12loopd.dev/ToolCall\xbaHQ\xc8\x01\x01rL2J^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/toolCalls/[a-z0-9-]{1,64}$R\x04name\"\xc9\x01\n" +
 	"\x11ListEventsRequest\x12h\n" +
 	"\x06parent\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
 	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x06parent\x12$\n" +
@@ -2094,8 +2143,7 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x16RESOLUTION_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14RESOLUTION_SUCCEEDED\x10\x01\x12\x1b\n" +
 	"\x17RESOLUTION_NOT_EXECUTED\x10\x02\x12\x14\n" +
-	"\x10RESOLUTION_RETRY\x10\x032\xfa\n" +
-	"\n" +
+	"\x10RESOLUTION_RETRY\x10\x032\xfb\v\n" +
 	"\n" +
 	"RunService\x12K\n" +
 	"\tCreateRun\x12\x1a.loopd.v1.CreateRunRequest\x1a\r.loopd.v1.Run\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/runs\x12K\n" +
@@ -2105,7 +2153,8 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\aWaitRun\x12\x18.loopd.v1.WaitRunRequest\x1a\r.loopd.v1.Run\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/{name=runs/*}:wait\x12[\n" +
 	"\tCancelRun\x12\x1a.loopd.v1.CancelRunRequest\x1a\r.loopd.v1.Run\"#\x82\xd3\xe4\x93\x02\x1d:\x01*\"\x18/v1/{name=runs/*}:cancel\x12s\n" +
 	"\fListMessages\x12\x1d.loopd.v1.ListMessagesRequest\x1a\x1e.loopd.v1.ListMessagesResponse\"$\x82\xd3\xe4\x93\x02\x1e\x12\x1c/v1/{parent=runs/*}/messages\x12w\n" +
-	"\rListToolCalls\x12\x1e.loopd.v1.ListToolCallsRequest\x1a\x1f.loopd.v1.ListToolCallsResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=runs/*}/toolCalls\x12k\n" +
+	"\rListToolCalls\x12\x1e.loopd.v1.ListToolCallsRequest\x1a\x1f.loopd.v1.ListToolCallsResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=runs/*}/toolCalls\x12\x7f\n" +
+	"\x11GetToolCallResult\x12\".loopd.v1.GetToolCallResultRequest\x1a\x18.loopd.v1.ToolCallResult\",\x82\xd3\xe4\x93\x02&\x12$/v1/{name=runs/*/toolCalls/*}:result\x12k\n" +
 	"\n" +
 	"ListEvents\x12\x1b.loopd.v1.ListEventsRequest\x1a\x1c.loopd.v1.ListEventsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/{parent=runs/*}/events\x12z\n" +
 	"\fStreamEvents\x12\x1d.loopd.v1.StreamEventsRequest\x1a\x1e.loopd.v1.StreamEventsResponse\")\x82\xd3\xe4\x93\x02#\x12!/v1/{parent=runs/*}/events:stream0\x01\x12\x8c\x01\n" +
@@ -2127,7 +2176,7 @@ func file_loopd_v1_run_service_proto_rawDescGZIP() []byte {
 }
 
 var file_loopd_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_loopd_v1_run_service_proto_goTypes = []any{
 	(Resolution)(0),                   // 0: loopd.v1.Resolution
 	(ToolResultStatus_Status)(0),      // 1: loopd.v1.ToolResultStatus.Status
@@ -2142,54 +2191,56 @@ var file_loopd_v1_run_service_proto_goTypes = []any{
 	(*ListMessagesResponse)(nil),      // 10: loopd.v1.ListMessagesResponse
 	(*ListToolCallsRequest)(nil),      // 11: loopd.v1.ListToolCallsRequest
 	(*ListToolCallsResponse)(nil),     // 12: loopd.v1.ListToolCallsResponse
-	(*ListEventsRequest)(nil),         // 13: loopd.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),        // 14: loopd.v1.ListEventsResponse
-	(*StreamEventsRequest)(nil),       // 15: loopd.v1.StreamEventsRequest
-	(*StreamEventsResponse)(nil),      // 16: loopd.v1.StreamEventsResponse
-	(*Delta)(nil),                     // 17: loopd.v1.Delta
-	(*Fragment)(nil),                  // 18: loopd.v1.Fragment
-	(*Heartbeat)(nil),                 // 19: loopd.v1.Heartbeat
-	(*End)(nil),                       // 20: loopd.v1.End
-	(*SubmitToolResultsRequest)(nil),  // 21: loopd.v1.SubmitToolResultsRequest
-	(*ToolResultInput)(nil),           // 22: loopd.v1.ToolResultInput
-	(*SubmitToolResultsResponse)(nil), // 23: loopd.v1.SubmitToolResultsResponse
-	(*ToolResultStatus)(nil),          // 24: loopd.v1.ToolResultStatus
-	(*ApproveToolCallRequest)(nil),    // 25: loopd.v1.ApproveToolCallRequest
-	(*DenyToolCallRequest)(nil),       // 26: loopd.v1.DenyToolCallRequest
-	(*ResolveToolCallRequest)(nil),    // 27: loopd.v1.ResolveToolCallRequest
-	nil,                               // 28: loopd.v1.CreateRunRequest.LabelsEntry
-	(*Limits)(nil),                    // 29: loopd.v1.Limits
-	(RunState)(0),                     // 30: loopd.v1.RunState
-	(*Run)(nil),                       // 31: loopd.v1.Run
-	(*durationpb.Duration)(nil),       // 32: google.protobuf.Duration
-	(*Message)(nil),                   // 33: loopd.v1.Message
-	(ToolCallState)(0),                // 34: loopd.v1.ToolCallState
-	(*ToolCall)(nil),                  // 35: loopd.v1.ToolCall
-	(*Event)(nil),                     // 36: loopd.v1.Event
-	(ErrorReason)(0),                  // 37: loopd.v1.ErrorReason
+	(*GetToolCallResultRequest)(nil),  // 13: loopd.v1.GetToolCallResultRequest
+	(*ListEventsRequest)(nil),         // 14: loopd.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),        // 15: loopd.v1.ListEventsResponse
+	(*StreamEventsRequest)(nil),       // 16: loopd.v1.StreamEventsRequest
+	(*StreamEventsResponse)(nil),      // 17: loopd.v1.StreamEventsResponse
+	(*Delta)(nil),                     // 18: loopd.v1.Delta
+	(*Fragment)(nil),                  // 19: loopd.v1.Fragment
+	(*Heartbeat)(nil),                 // 20: loopd.v1.Heartbeat
+	(*End)(nil),                       // 21: loopd.v1.End
+	(*SubmitToolResultsRequest)(nil),  // 22: loopd.v1.SubmitToolResultsRequest
+	(*ToolResultInput)(nil),           // 23: loopd.v1.ToolResultInput
+	(*SubmitToolResultsResponse)(nil), // 24: loopd.v1.SubmitToolResultsResponse
+	(*ToolResultStatus)(nil),          // 25: loopd.v1.ToolResultStatus
+	(*ApproveToolCallRequest)(nil),    // 26: loopd.v1.ApproveToolCallRequest
+	(*DenyToolCallRequest)(nil),       // 27: loopd.v1.DenyToolCallRequest
+	(*ResolveToolCallRequest)(nil),    // 28: loopd.v1.ResolveToolCallRequest
+	nil,                               // 29: loopd.v1.CreateRunRequest.LabelsEntry
+	(*Limits)(nil),                    // 30: loopd.v1.Limits
+	(RunState)(0),                     // 31: loopd.v1.RunState
+	(*Run)(nil),                       // 32: loopd.v1.Run
+	(*durationpb.Duration)(nil),       // 33: google.protobuf.Duration
+	(*Message)(nil),                   // 34: loopd.v1.Message
+	(ToolCallState)(0),                // 35: loopd.v1.ToolCallState
+	(*ToolCall)(nil),                  // 36: loopd.v1.ToolCall
+	(*Event)(nil),                     // 37: loopd.v1.Event
+	(ErrorReason)(0),                  // 38: loopd.v1.ErrorReason
+	(*ToolCallResult)(nil),            // 39: loopd.v1.ToolCallResult
 }
 var file_loopd_v1_run_service_proto_depIdxs = []int32{
-	29, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
-	28, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
+	30, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
+	29, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
 	3,  // 2: loopd.v1.CreateRunRequest.attachments:type_name -> loopd.v1.Attachment
-	30, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
-	31, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
-	32, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	33, // 6: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
-	34, // 7: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
-	35, // 8: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
-	36, // 9: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
-	36, // 10: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
-	19, // 11: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
-	20, // 12: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
-	17, // 13: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
-	18, // 14: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
-	30, // 15: loopd.v1.End.state:type_name -> loopd.v1.RunState
-	22, // 16: loopd.v1.SubmitToolResultsRequest.results:type_name -> loopd.v1.ToolResultInput
-	31, // 17: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
-	24, // 18: loopd.v1.SubmitToolResultsResponse.results:type_name -> loopd.v1.ToolResultStatus
+	31, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
+	32, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
+	33, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	34, // 6: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
+	35, // 7: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
+	36, // 8: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
+	37, // 9: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
+	37, // 10: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
+	20, // 11: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
+	21, // 12: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
+	18, // 13: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
+	19, // 14: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
+	31, // 15: loopd.v1.End.state:type_name -> loopd.v1.RunState
+	23, // 16: loopd.v1.SubmitToolResultsRequest.results:type_name -> loopd.v1.ToolResultInput
+	32, // 17: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
+	25, // 18: loopd.v1.SubmitToolResultsResponse.results:type_name -> loopd.v1.ToolResultStatus
 	1,  // 19: loopd.v1.ToolResultStatus.status:type_name -> loopd.v1.ToolResultStatus.Status
-	37, // 20: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
+	38, // 20: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
 	0,  // 21: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
 	2,  // 22: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
 	4,  // 23: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
@@ -2198,27 +2249,29 @@ var file_loopd_v1_run_service_proto_depIdxs = []int32{
 	8,  // 26: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
 	9,  // 27: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
 	11, // 28: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
-	13, // 29: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
-	15, // 30: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
-	21, // 31: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
-	25, // 32: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
-	26, // 33: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
-	27, // 34: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
-	31, // 35: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
-	31, // 36: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
-	6,  // 37: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
-	31, // 38: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
-	31, // 39: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
-	10, // 40: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
-	12, // 41: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
-	14, // 42: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
-	16, // 43: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
-	23, // 44: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
-	35, // 45: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
-	35, // 46: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
-	35, // 47: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
-	35, // [35:48] is the sub-list for method output_type
-	22, // [22:35] is the sub-list for method input_type
+	13, // 29: loopd.v1.RunService.GetToolCallResult:input_type -> loopd.v1.GetToolCallResultRequest
+	14, // 30: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
+	16, // 31: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
+	22, // 32: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
+	26, // 33: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
+	27, // 34: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
+	28, // 35: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
+	32, // 36: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
+	32, // 37: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
+	6,  // 38: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
+	32, // 39: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
+	32, // 40: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
+	10, // 41: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
+	12, // 42: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
+	39, // 43: loopd.v1.RunService.GetToolCallResult:output_type -> loopd.v1.ToolCallResult
+	15, // 44: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
+	17, // 45: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
+	24, // 46: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
+	36, // 47: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
+	36, // 48: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
+	36, // 49: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
+	36, // [36:50] is the sub-list for method output_type
+	22, // [22:36] is the sub-list for method input_type
 	22, // [22:22] is the sub-list for extension type_name
 	22, // [22:22] is the sub-list for extension extendee
 	0,  // [0:22] is the sub-list for field type_name
@@ -2240,13 +2293,13 @@ func file_loopd_v1_run_service_proto_init() {
 		(*Attachment_Data)(nil),
 		(*Attachment_Uri)(nil),
 	}
-	file_loopd_v1_run_service_proto_msgTypes[14].OneofWrappers = []any{
+	file_loopd_v1_run_service_proto_msgTypes[15].OneofWrappers = []any{
 		(*StreamEventsResponse_Event)(nil),
 		(*StreamEventsResponse_Heartbeat)(nil),
 		(*StreamEventsResponse_End)(nil),
 		(*StreamEventsResponse_Delta)(nil),
 	}
-	file_loopd_v1_run_service_proto_msgTypes[20].OneofWrappers = []any{
+	file_loopd_v1_run_service_proto_msgTypes[21].OneofWrappers = []any{
 		(*ToolResultInput_Content)(nil),
 		(*ToolResultInput_Error)(nil),
 	}
@@ -2256,7 +2309,7 @@ func file_loopd_v1_run_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_run_service_proto_rawDesc), len(file_loopd_v1_run_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
