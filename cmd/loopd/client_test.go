@@ -53,6 +53,7 @@ type fakeServer struct {
 	mcp       *loopdv1.ListMcpToolsResponse
 	imported  *loopdv1.ImportOpenApiResponse
 	answer    *loopdv1.CallToolResponse
+	result    *loopdv1.ToolCallResult
 	policy    *loopdv1.Policy
 	// What the inbox holds each time that somebody looks. The last look is told.
 	inbox    [][]*loopdv1.Approval
@@ -263,7 +264,7 @@ func TestUsageErrors(t *testing.T) {
 		"run list --state bogus", "run list --limit -1", "run list -o xml", "run approve no-call", "run resolve r/c1-1",
 		"run resolve r/c1-1 --as maybe", "run start -f - --input -", "agent", "agent apply", "agent apply -f /does/not/exist",
 		"run start --agent a --input x --wait --watch",
-		"run submit", "run submit r/c1-1", "run submit r c1-1 --result @/does/not/exist", "run submit r c1-1 --failed --result=", "run doubts r",
+		"run submit", "run submit r/c1-1", "run submit r c1-1 --result @/does/not/exist", "run submit r c1-1 --failed --result=", "run doubts r", "run result", "run result no-call",
 		"run resolve r c1-1 --as retry --result done", "run resolve r c1-1 c1-2 --as retry",
 		"approval", "approval list --state bogus", "approval list --limit -1", "approval show", "approval show no-call", "approval approve .c1-1",
 		"approval approve r.c1-1 --args 7", "approval approve r.c1-1 --args []", "approval approve r.c1-1 --args {}{}", "approval approve r.c1-1 --args -",

@@ -219,6 +219,7 @@ func (p *lines) event(e *loopdv1.Event) error {
 		p.draft.replace(b.Message)
 		p.open(e.GetIteration(), b)
 	case loop.Compacted:
+		p.close(at)
 		p.sayf("%s", compactedWords(b))
 	case loop.ModelFailed:
 		p.draft.drop()
