@@ -36,7 +36,7 @@ func (s *State) summaryCall(from, to, room int) asideCall {
 		purpose: PurposeSummary, model: model, instructions: summaryInstructions,
 		output: min(maxSummary, max(minSummary, output)),
 		messages: []Message{{Role: RoleUser, Source: SourceInput, Parts: []Part{
-			TextPart("The task is:\n" + excerpt(s.spec.Input, room/8) + "\n\nThe part of the record to sum up:\n\n" + s.record(from, to, room)),
+			TextPart("What is asked of the agent:\n" + excerpt(s.spec.Input, room/8) + "\n\nThe part of the record to sum up:\n\n" + s.record(from, to, room)),
 		}}},
 	}
 }

@@ -52,7 +52,7 @@ func TestRecord(t *testing.T) {
 		}
 	}
 	c := s.summaryCall(from, to, 6<<10)
-	if text := c.messages[0].Text(); !strings.HasPrefix(text, "The task is:\nFind it.\n") || c.output != maxSummary && c.output < minSummary {
+	if text := c.messages[0].Text(); !strings.HasPrefix(text, "What is asked of the agent:\nFind it.\n") || c.output != maxSummary && c.output < minSummary {
 		t.Errorf("the summary call is %+v", c)
 	}
 }
