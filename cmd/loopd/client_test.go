@@ -54,6 +54,7 @@ type fakeServer struct {
 	mcp       *loopdv1.ListMcpToolsResponse
 	imported  *loopdv1.ImportOpenApiResponse
 	answer    *loopdv1.CallToolResponse
+	result    *loopdv1.ToolCallResult
 	policy    *loopdv1.Policy
 	usage     []*loopdv1.QueryUsageResponse // pages
 	// What the inbox holds each time that somebody looks. The last look is told.
@@ -277,7 +278,7 @@ func TestUsageErrors(t *testing.T) {
 		"run pause", "run resume", "run resume r --raise max_cost_usd", "run resume r --raise max_cost=2", "run resume r --raise max_cost_usd=dear",
 		"run resume r --raise max_iterations=1.5", "run resume r --raise deadline=20", "run resume r --raise context_stop_at=all",
 		"run resume r --raise max_iterations=1 --raise max_iterations=2", "run resume r --raise no_progress_stop=maybe",
-		"run submit", "run submit r/c1-1", "run submit r c1-1 --result @/does/not/exist", "run submit r c1-1 --failed --result=", "run doubts r",
+		"run submit", "run submit r/c1-1", "run submit r c1-1 --result @/does/not/exist", "run submit r c1-1 --failed --result=", "run doubts r", "run result", "run result no-call",
 		"run resolve r c1-1 --as retry --result done", "run resolve r c1-1 c1-2 --as retry",
 		"approval", "approval list --state bogus", "approval list --limit -1", "approval show", "approval show no-call", "approval approve .c1-1",
 		"approval approve r.c1-1 --args 7", "approval approve r.c1-1 --args []", "approval approve r.c1-1 --args {}{}", "approval approve r.c1-1 --args -",

@@ -93,7 +93,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	reach := tool.Config{Secrets: toolSecrets(c), AllowPrivate: c.privateNets, AllowHosts: c.toolHosts, Log: d.log}
 	tools := tool.New(reach)
 	d.mcp = mcp.New(mcp.Config{Transport: reach.Transport(), Secrets: reach.Secrets, AllowCommands: c.commands, Log: d.log})
-	box := toolbox{tools, d.mcp, d.store}
+	box := toolbox{tools, d.mcp, d.store, d.store}
 	judge, err := rule.New()
 	if err != nil {
 		return nil, fmt.Errorf("rules: %w", err)

@@ -221,6 +221,7 @@ var advices = map[loopdv1.StopReason]string{
 	loopdv1.StopReason_STOP_REASON_TOKEN_BUDGET:         "Cap tool results (max_result_bytes) before raising limits.max_total_tokens or limits.max_output_tokens.",
 	loopdv1.StopReason_STOP_REASON_CONTEXT_WINDOW:       "The next request does not fit the model: cap tool results (max_result_bytes) or choose a model with a larger window.",
 	loopdv1.StopReason_STOP_REASON_CONTEXT_ROT:          "The transcript filled the window: cap tool results (max_result_bytes) or cut the work into several runs.",
+	loopdv1.StopReason_STOP_REASON_COMPACTION_STUCK:     "The transcript filled the window and could not be made shorter: `loopd run watch` says why. Cap tool results (max_result_bytes), give the agent BUILTIN_READ_RESULT, or cut the work into several runs.",
 	loopdv1.StopReason_STOP_REASON_COST_BUDGET:          "Read where the money went with `loopd run watch`; raise limits.max_cost_usd only if the run was getting somewhere.",
 	loopdv1.StopReason_STOP_REASON_COST_UNPRICED:        "Add the model's price to the price book: without it no budget can hold.",
 	loopdv1.StopReason_STOP_REASON_DEADLINE:             "Look for slow tools first, then raise limits.deadline.",

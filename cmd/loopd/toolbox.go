@@ -14,12 +14,13 @@ import (
 )
 
 // toolbox makes the ways to run tools fit the engine's port: HTTP endpoints, MCP
-// servers, and the built-in notes.
+// servers, and the built-ins: notes, and the results of earlier calls.
 type toolbox struct {
 	*tool.Runner
 
-	mcp   *mcp.Client
-	notes noteStore
+	mcp     *mcp.Client
+	notes   noteStore
+	results resultStore
 }
 
 // noteStore is what the built-in memory needs of the store.
@@ -33,6 +34,8 @@ func (t toolbox) Call(ctx context.Context, req engine.ToolRequest) loop.ToolRepl
 	switch {
 	case req.Spec.MCP != nil:
 		return t.mcp.Call(ctx, tool.Request(req))
+	case req.Spec.Builtin == loop.BuiltinReadResult:
+		return t.readResult(ctx, req)
 	case req.Spec.Builtin != "":
 		return t.remember(ctx, req)
 	}

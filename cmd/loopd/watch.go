@@ -192,11 +192,11 @@ type lines struct {
 	caps      *loopdv1.Limits
 	limits    loop.Limits // in force, by the events so far
 	iteration int32       // the open one; 0 = none
-	beside    bool        // the newest model call is no part of the conversation
 	since     time.Time
 	cost      loop.USD
 	calls     []string // of the open iteration, in the order they were asked for
 	tools     map[string]int
+	beside    bool              // the newest model call is no part of the conversation
 	names     map[string]string // of the tools of all calls so far, by the call's id
 }
 
@@ -222,6 +222,9 @@ func (p *lines) event(e *loopdv1.Event) error {
 		}
 		p.draft.replace(b.Message)
 		p.open(e.GetIteration(), b)
+	case loop.Compacted:
+		p.close(at)
+		p.sayf("%s", compactedWords(b))
 	case loop.ModelFailed:
 		p.draft.drop()
 		p.cost += b.Cost.Total()

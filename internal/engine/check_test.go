@@ -95,7 +95,7 @@ func TestAnAnswerPassesEveryCheck(t *testing.T) {
 		w.equal("unverified", false, head.Unverified)
 		w.equal("calls, iterations", [2]int{2, 1}, [2]int{head.ModelCalls, head.Iterations})
 		judge := w.model.Requests()[1]
-		if judge.Model != "judge" || judge.Temperature == nil || *judge.Temperature != 0 || judge.Emit != nil || !strings.HasSuffix(judge.Instructions, "It says sir.") {
+		if judge.Model != "judge" || judge.Temperature == nil || *judge.Temperature != 0 || judge.Memo != nil || !strings.HasSuffix(judge.Instructions, "It says sir.") {
 			t.Errorf("the judge was asked %+v", judge)
 		}
 		for _, part := range []string{"schema", "assertions", "validator", "judge"} {

@@ -20,6 +20,7 @@ const outagePatience = 2 * time.Minute
 // batch is what the owner wants to commit.
 type batch struct {
 	bodies  []loop.Body
+	results []loop.FullResult // that belong to them
 	intent  bool
 	release bool
 }
@@ -30,7 +31,7 @@ type batch struct {
 // A database that is away for a while ends no run: the write is tried until it
 // is in, or until the lease is lost.
 func (o *owner) commit(ctx context.Context, b batch) error {
-	out := Batch{Intent: b.intent, Release: b.release, SignalsSeen: o.seen}
+	out := Batch{Intent: b.intent, Release: b.release, SignalsSeen: o.seen, Results: b.results}
 	at := o.clock.now()
 	for _, body := range b.bodies {
 		ev := loop.Event{Seq: o.state.Seq() + 1, At: at, Epoch: o.lease.Epoch, Body: body}
@@ -41,6 +42,7 @@ func (o *owner) commit(ctx context.Context, b batch) error {
 		o.involve(&out, body)
 	}
 	out.Head, out.Calls = o.state.Head(), o.state.TakeChangedCalls()
+	out.Results = append(out.Results, o.state.TakeFullResults()...)
 	if err := o.append(ctx, out); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ type scenario struct {
 	child  []enginetest.Answer // of a run that is asked childInput
 	pause  string              // the tool whose first call is under way when somebody pauses the run
 	never  bool                // nobody raises a limit
+	bulk   int                 // bytes of the results of look
 }
 
 const childInput = "look into it"
@@ -60,7 +62,7 @@ func scenarios() []scenario {
 			{Calls: []loop.ToolCall{call(send)}, Fail: []error{throttled(0)}}, {Text: "done", Fail: []error{throttled(2 * time.Minute)}},
 		}},
 		{name: "text loop", spec: enginetest.Spec(send), script: []enginetest.Answer{{Calls: []loop.ToolCall{call(send)}, Chants: 1}, enginetest.Say("done")}},
-		wrapUp, contract, queue, checkedScenario(), checkpointScenario(),
+		wrapUp, contract, queue, checkedScenario(), checkpointScenario(), summary(), cleared(),
 	}, append(handedOut(asks), heldBack(asks)...)...)
 }
 
@@ -82,6 +84,32 @@ func heldBack(asks func(...loop.ToolSpec) []enginetest.Answer) []scenario {
 		{name: "pause with an approval open", spec: enginetest.Spec(put, send, wipe), script: batch, pause: "send"},
 		raised, unraised,
 	}
+}
+
+// summary is a run whose oldest iterations are summed up: what they brought is not to
+// be had again.
+func summary() scenario {
+	once := enginetest.Tool("once", loop.Idempotent)
+	sc := scenario{name: "summary", spec: enginetest.Spec(once, send), bulk: 6000, script: []enginetest.Answer{enginetest.Ask(call(send))}}
+	for n := range int64(5) {
+		args := fmt.Sprintf(`{"n":%d}`, n)
+		sc.script = append(sc.script, enginetest.Answer{Calls: []loop.ToolCall{enginetest.Call("once", args)}, Input: 1200 + 2000*n})
+	}
+	sc.spec.Price.Window = 18_000
+	sc.script = append(sc.script, enginetest.Ask(call(send)), enginetest.Say("done"))
+	return sc
+}
+
+// cleared is a run whose oldest results are left out.
+func cleared() scenario {
+	sc := scenario{name: "clear", spec: enginetest.Spec(look, send), bulk: 9000, script: []enginetest.Answer{enginetest.Ask(call(send))}}
+	for n := range int64(5) {
+		args := fmt.Sprintf(`{"n":%d}`, n)
+		sc.script = append(sc.script, enginetest.Answer{Calls: []loop.ToolCall{enginetest.Call("look", args)}, Input: 1200 + 3000*min(n, 3)})
+	}
+	sc.spec.Price.Window = 20_000
+	sc.script = append(sc.script, enginetest.Say("done"))
+	return sc
 }
 
 // handedOut are the scenarios in which somebody else runs the call.
@@ -180,10 +208,15 @@ func TestCrashAnywhere(t *testing.T) {
 func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) (o outcome, commits, effects int) {
 	w.Helper()
 	w.model.ByModel = map[string]func(loop.ModelRequest) enginetest.Answer{"judge": politeJudge}
+	w.model.Summary = enginetest.Say("Much was done.")
 	w.model.Script, w.model.ByInput = sc.script, map[string][]enginetest.Answer{childInput: sc.child}
 	w.tools.Replies = map[string]func(int) loop.ToolReply{}
 	for _, t := range append(sc.spec.Definition.Tools, send) {
-		w.tools.Replies[t.Name] = func(int) loop.ToolReply { return enginetest.OK("result of " + t.Name) }
+		result := "result of " + t.Name
+		if t.Name != send.Name && sc.bulk > len(result) {
+			result += strings.Repeat("x", sc.bulk-len(result))
+		}
+		w.tools.Replies[t.Name] = func(int) loop.ToolReply { return enginetest.OK(result) }
 	}
 	w.tools.Replies["validate"] = func(int) loop.ToolReply { return enginetest.OK(`{"ok":true}`) }
 	run := w.create(sc.spec)
@@ -338,9 +371,9 @@ func (w *world) auditSends(run loop.RunRef, retries map[string]int) {
 	}
 }
 
-// unpriced finds what a child run cost, its call ids, and how long a wait was: they depend on
-// what was lost.
-var unpriced = regexp.MustCompile(`"(cost_usd|waited_seconds|call)":("[0-9c.-]+"|[0-9]+)`)
+// unpriced finds what a child run cost, ids of calls and hashes of their arguments, and
+// how long a wait was: they depend on what was lost.
+var unpriced = regexp.MustCompile(`"(cost_usd|waited_seconds|call)":("[0-9c.-]+"|[0-9]+)|c[0-9]+-[0-9]+(, arguments [0-9a-f]+)?`)
 
 // outcome reads what the run came to. Ids of calls are left out: a model call that
 // was lost is made again under the next number.
@@ -359,7 +392,7 @@ func (w *world) outcome(run loop.RunRef) outcome {
 			case p.Result != nil:
 				o.Transcript = append(o.Transcript, fmt.Sprintf("%s is told %s: %s: %s", m.Role, p.Result.Name, p.Result.Outcome, unpriced.ReplaceAllString(p.Result.Content, "")))
 			default:
-				o.Transcript = append(o.Transcript, fmt.Sprintf("%s: %s", m.Role, p.Text))
+				o.Transcript = append(o.Transcript, fmt.Sprintf("%s: %s", m.Role, unpriced.ReplaceAllString(p.Text, "")))
 			}
 		}
 	}

@@ -34,6 +34,8 @@ type metrics struct {
 	modelTime  *prometheus.HistogramVec
 	boundUsed  *prometheus.HistogramVec
 	fallbacks  *prometheus.CounterVec
+	context    *prometheus.HistogramVec
+	compacted  *prometheus.CounterVec
 	leases     *prometheus.CounterVec
 	recovered  *prometheus.CounterVec
 	panics     *prometheus.CounterVec
@@ -78,6 +80,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		boundUsed: histogram("llm_bound_used_ratio", "What a model call really took of its upper bound: of the hold, or of the input bound.",
 			[]float64{.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, 1}, "model", "of"),
 		fallbacks: counter("llm_fallbacks_total", "Runs that went on with another model.", "from", "to", "class"),
+		// 0.6 is where transcripts are made shorter, 0.8 where runs wrap up.
+		context: histogram("context_used_ratio", "Share of the model's context window that an iteration used.",
+			[]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9, .95, 1}, "agent"),
+		compacted: counter("compactions_total", "Tries to make a transcript shorter.", "method", "outcome"),
 		leases:    counter("lease_events_total", "What happened to leases.", "event"),
 		recovered: counter("runs_recovered_total", "Runs taken over from a lost worker.", "cause"),
 		panics:    counter("panics_total", "Panics contained.", "where"),
@@ -97,14 +103,18 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 	for _, e := range events {
 		switch b := e.Body.(type) {
 		case loop.ModelAnswered:
-			m.spend(spec.Agent, s.LastCall(), b.Usage, b.Cost)
-			m.request(s.LastCall().Model, answerCode(b.Finish), b.LatencyMS)
-			if s.AnswerKept() && !s.LastCall().Beside() {
+			call := s.LastCall()
+			m.spend(spec.Agent, call, b.Usage, b.Cost)
+			m.request(call.Model, answerCode(b.Finish), b.LatencyMS)
+			if s.AnswerKept() && !call.Beside() {
 				m.iterTotal.WithLabelValues(spec.Agent).Inc()
+				m.measure(spec.Agent, call, b)
 			}
 		case loop.ModelFailed:
 			m.spend(spec.Agent, s.LastCall(), b.Usage, b.Cost)
 			m.request(s.LastCall().Model, failureCode(b), b.LatencyMS)
+		case loop.Compacted:
+			m.compacted.WithLabelValues(string(b.Method), compactOutcome(b)).Inc()
 		case loop.FellBack:
 			m.fallbacks.WithLabelValues(b.From, b.To, string(b.Class)).Inc()
 		case loop.CallFinished:
@@ -146,6 +156,27 @@ func (m *metrics) spend(agent string, call loop.ModelStarted, u loop.Usage, c lo
 func (m *metrics) request(model, code string, latencyMS int64) {
 	m.requests.WithLabelValues(model, code).Inc()
 	m.modelTime.WithLabelValues(model).Observe(seconds(latencyMS))
+}
+
+// measure shows the share of the window that an iteration used, or likely did, if
+// the provider did not say.
+func (m *metrics) measure(agent string, call loop.ModelStarted, a loop.ModelAnswered) {
+	if call.Window == 0 { // started by an older loopd
+		return
+	}
+	used := a.Usage.Total()
+	if a.Estimated {
+		used = call.Context
+	}
+	m.context.WithLabelValues(agent).Observe(float64(used) / float64(call.Window))
+}
+
+// compactOutcome is the outcome label of a compaction.
+func compactOutcome(b loop.Compacted) string {
+	if b.Failure != "" {
+		return "failed"
+	}
+	return "ok"
 }
 
 // compare shows how tight the bounds of an answered call were.

@@ -70,14 +70,21 @@ func (o *owner) settle(ctx context.Context, a loop.CallModel, r modelResult, lat
 	return failed
 }
 
+// memoKey is what an adapter's memo is good for: one model, and a transcript that
+// only grows.
+type memoKey struct {
+	model    string
+	rewrites int
+}
+
 // prepare adds to a request what is no part of the run: what the adapter remembers.
 func (o *owner) prepare(a loop.CallModel) loop.ModelRequest {
 	req := a.Request
 	if a.Beside() { // nothing of it comes again
 		return req
 	}
-	if o.memoOf != a.Started.Model {
-		o.memo, o.memoOf = loop.Memo{}, a.Started.Model
+	if key := (memoKey{a.Started.Model, o.state.Rewrites()}); o.memoOf != key {
+		o.memo, o.memoOf = loop.Memo{}, key
 	}
 	req.Memo = &o.memo
 	return req

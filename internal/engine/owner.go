@@ -30,7 +30,7 @@ type owner struct {
 	place   place           // in the queue of the provider
 	retryOf loop.ErrorClass // of the failure that the next model call tries again
 	memo    loop.Memo       // what the adapter keeps for memoOf
-	memoOf  string          // model reference
+	memoOf  memoKey
 }
 
 func newOwner(e *Engine, l loop.Lease, stop context.CancelCauseFunc, draining <-chan struct{}) *owner {
@@ -97,6 +97,7 @@ func (o *owner) load(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	state.TakeChangedCalls() // their heads were written with their events
+	state.TakeFullResults()  // so were these
 	o.state, o.waiting = state, j.Signals
 	return nil
 }

@@ -53,6 +53,10 @@ type Batch struct {
 	// the same transaction.
 	Children []loop.ChildStart
 	Outgoing []loop.Outgoing
+
+	// Results are the whole texts of those results of which the model was shown a
+	// part.
+	Results []loop.FullResult
 }
 
 // Leases is how a worker gets runs to drive and proves that it is alive.
@@ -117,6 +121,9 @@ type ToolRequest struct {
 	Call    loop.ToolCall
 	Key     string
 	Attempt int
+	// MaxResult is how much of the result the model will see, in bytes: for tools that
+	// can answer in parts.
+	MaxResult int64
 }
 
 // Rules judges calls by the conditions that people wrote. It is deterministic.

@@ -54,17 +54,22 @@ func (o *owner) callTools(ctx context.Context, a loop.CallTools) error {
 // may be repeated is left open: whoever claims the run next sends it again.
 func (o *owner) record(ctx context.Context, arrived []toolResult) error {
 	var records []loop.Body
+	var results []loop.FullResult
 	for _, r := range arrived {
 		cutOff := errors.Is(context.Cause(ctx), errDraining) && r.reply.Outcome != loop.OutcomeOK
 		if cutOff && r.send.Spec.Effect.Repeatable() {
 			continue
 		}
-		records = append(records, o.finished(r))
+		body, full := o.finished(r)
+		records = append(records, body)
+		if full != nil {
+			results = append(results, *full)
+		}
 	}
 	if len(records) == 0 {
 		return nil
 	}
-	return o.commit(ctx, batch{bodies: records})
+	return o.commit(ctx, batch{bodies: records, results: results})
 }
 
 // forkCall sends one call. A call that may be repeated is given up when the run
@@ -86,7 +91,7 @@ func (o *owner) forkCall(ctx context.Context, send loop.Send, deadline time.Time
 	spec := o.state.Spec() // here, not in the fork: only the owner's goroutine touches the state
 	req := ToolRequest{
 		Run: o.lease.Run, Agent: spec.Agent, Subject: spec.Labels[subjectLabel],
-		Spec: send.Spec, Call: send.Call, Key: send.Key, Attempt: send.Attempt,
+		Spec: send.Spec, Call: send.Call, Key: send.Key, Attempt: send.Attempt, MaxResult: send.MaxResult,
 	}
 	fork(o.e.sup, results, func() toolResult {
 		defer stop()
@@ -117,20 +122,25 @@ func (o *owner) workerContext(ctx context.Context) (_ context.Context, release f
 	return detached, func() { unhook(); cancel(nil) }
 }
 
-// finished is the record of one send: its result, or the doubt about it.
-func (o *owner) finished(r toolResult) loop.Body {
+// finished is the record of one send: its result, or the doubt about it, and the
+// whole result if the model is shown a part.
+func (o *owner) finished(r toolResult) (loop.Body, *loop.FullResult) {
 	if r.reply.Outcome == loop.OutcomeUnknown && !r.send.Spec.Effect.Repeatable() {
-		return o.state.Doubt(r.send, strings.ToValidUTF8(r.reply.Content, "�"), o.clock.now())
+		return o.state.Doubt(r.send, strings.ToValidUTF8(r.reply.Content, "�"), o.clock.now()), nil
 	}
 	content := strings.ToValidUTF8(r.reply.Content, "�")
-	shown, cut := loop.CutResult(content, r.send.MaxResult)
+	shown, full := r.send.Cut(content)
 	finished := loop.CallFinished{
 		CallID: r.send.Call.ID, Attempt: r.send.Attempt, Outcome: r.reply.Outcome, Content: shown,
-		Cut: cut || r.reply.Cut, Bytes: r.reply.Bytes, Status: r.reply.Status,
+		Cut: shown != content || r.reply.Cut, Bytes: r.reply.Bytes, Status: r.reply.Status,
 		ResultHash: o.e.prints.Result(r.send.Spec, r.reply.Outcome, content), LatencyMS: r.reply.Duration.Milliseconds(),
 	}
-	if r.send.Poll != nil {
-		return r.send.Poll.Judge(finished)
+	if r.send.Poll == nil {
+		return finished, full
 	}
-	return finished
+	body := r.send.Poll.Judge(finished)
+	if _, goesOn := body.(loop.CallPolled); goesOn { // what was seen is not kept at all
+		return body, nil
+	}
+	return body, full
 }

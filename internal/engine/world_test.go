@@ -207,7 +207,15 @@ func (w *world) sends() []string {
 }
 
 // counted is the value of a counter of the newest worker, labels in any order.
-func (w *world) counted(name string, labels map[string]string) float64 {
+func (w *world) counted(name string, labels map[string]string) (value float64) {
+	w.Helper()
+	value, _ = w.observed(name, labels)
+	return value
+}
+
+// observed is the value of a counter of the newest worker, or the sum of a histogram
+// and how much it has observed.
+func (w *world) observed(name string, labels map[string]string) (sum float64, n uint64) {
 	w.Helper()
 	families, err := w.registry.Gather()
 	if err != nil {
@@ -223,11 +231,11 @@ func (w *world) counted(name string, labels map[string]string) float64 {
 				have[l.GetName()] = l.GetValue()
 			}
 			if cmp.Equal(labels, have) {
-				return m.GetCounter().GetValue()
+				return m.GetCounter().GetValue() + m.GetHistogram().GetSampleSum(), m.GetHistogram().GetSampleCount()
 			}
 		}
 	}
-	return 0
+	return 0, 0
 }
 
 // The tools of the tests, one for each effect.

@@ -35,7 +35,7 @@ type CallModel struct {
 
 // Beside reports whether the call is no part of the conversation: a summary, or a
 // judge's word.
-func (c CallModel) Beside() bool { return beside(c.Started.Purpose) }
+func (c CallModel) Beside() bool { return c.Started.Beside() }
 
 // CountInput asks the provider how large the request is. Append an InputCounted.
 type CountInput struct {
@@ -61,6 +61,9 @@ type Send struct {
 	Key       string
 	MaxResult int64 // bytes of the result that the model may see
 	Poll      *Poll // of the built-in wait: what to make of the result; else nil
+	// Reader is the agent's tool that reads the rest of a result, by name; empty: it
+	// has none.
+	Reader string
 }
 
 // VerifyCall asks the tool that can tell whether a call in doubt took effect.

@@ -85,7 +85,8 @@ func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
 		c.output = min(c.output, price.MaxOutput)
 	}
 	p := plan{purpose: c.purpose, input: min(input, price.Window), output: c.output, hold: price.Bound(min(input, price.Window), c.output)}
-	if t := s.fitAside(&p, input > price.Window-c.output); t != nil {
+	likely := (input-hiddenPrompt)/bytesPerToken + hiddenPrompt // one that is larger is refused unpaid
+	if t := s.fitAside(&p, likely > price.Window-c.output); t != nil {
 		return nil, t
 	}
 	started := ModelStarted{

@@ -186,8 +186,9 @@ func (s *State) applyChildFinished(e ChildFinished, at time.Time) error {
 		c.State = CallFailed
 	}
 	c.Until = time.Time{}
-	content, cut := CutResult(childReport(e, effects), s.resultShare(c.spec))
-	c.Cut, c.Bytes = cut, int64(len(content))
+	report := childReport(e, effects)
+	content, cut := s.cutFor(c, report)
+	c.Cut, c.Bytes = cut, int64(len(report))
 	c.close(outcome, content, digest("result", string(outcome), e.Answer), at)
 	c.child.changed = len(effects) > 0
 	c.child.fruitful = s.calls.bringsNews(c)

@@ -22,7 +22,7 @@ func (h *history) randomContract(spec *loop.Spec) {
 		if d.Output.Judge.Model != d.Model {
 			price := h.randomPrice()
 			price.Model = d.Output.Judge.Model
-			spec.SidePrices = map[string]loop.Price{price.Model: price}
+			besides(spec, price)
 		}
 	}
 	for i := range pick(h, 0, 0, 1, 2) {
@@ -187,6 +187,10 @@ func (c *contractAudit) event(a *audit, body loop.Body) {
 		if c.final || c.told != failed {
 			a.t.Fatalf("a model call starts; the answer was given up: %v, %d failures of checkpoints, told of %d", c.final, failed, c.told)
 		}
+	case loop.Resumed:
+		if b.Input != "" { // an answer that was given without the word is not the final one
+			c.checked, c.accepted = c.alone, false
+		}
 	case loop.Tripped:
 		if b.Guard == "checkpoint" {
 			c.told++
@@ -231,4 +235,12 @@ func (c *contractAudit) finished(a *audit, b loop.Finished) {
 	if b.Stop.Reason == loop.OutputInvalid && !strings.Contains(b.Stop.Message, "verified") && !c.final {
 		a.t.Fatalf("OUTPUT_INVALID: %+v", b.Stop)
 	}
+}
+
+// besides adds the row of a model that is called beside the conversation.
+func besides(spec *loop.Spec, price loop.Price) {
+	if spec.SidePrices == nil {
+		spec.SidePrices = map[string]loop.Price{}
+	}
+	spec.SidePrices[price.Model] = price
 }

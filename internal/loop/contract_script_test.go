@@ -71,6 +71,10 @@ func partsOf(a loop.CheckAnswer) string {
 
 // tellBeside writes what a model is asked beside the conversation.
 func (s *script) tellBeside(a loop.CallModel) {
+	if a.Started.Purpose == loop.PurposeSummary {
+		s.printf("  asks %s to read %d bytes", a.Started.Model, len(a.Request.Messages[0].Text()))
+		return
+	}
 	temperature := "default"
 	if a.Request.Temperature != nil {
 		temperature = "set"

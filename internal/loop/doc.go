@@ -18,6 +18,9 @@
 //
 //	last events                      what Next does
 //	model_started                    charges the call at its hold, asks the model again
+//	model_started of a summary       the same, for the summary
+//	model_answered to that           records compacted, with the summary or why it is no good
+//	compacted                        asks the model, held for the shorter request
 //	model_failed                     waits, asks again, falls back, or ends the run
 //	fell_back                        asks the next model, held at its price
 //	model_answered with calls        judges the calls; starts those that may run

@@ -155,14 +155,3 @@ func excerpt(s string, limit int) string {
 	}
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
-
-// CutResult shortens a tool result to at most limit bytes, keeping its start and
-// saying what was left out. limit is at least 256.
-func CutResult(content string, limit int64) (string, bool) {
-	if int64(len(content)) <= limit {
-		return content, false
-	}
-	note := "\n[cut by loopd: " + strconv.Itoa(len(content)) + " bytes in all; ask for less, or for a narrower part]"
-	keep := max(0, int(limit)-len(note))
-	return strings.ToValidUTF8(content[:keep], "") + note, true
-}

@@ -195,6 +195,7 @@ func (g *gate) refuse(c *call, o Outcome, content string) {
 func (g *gate) send(c *call) {
 	g.sends = append(g.sends, Send{
 		Call: c.asSent(), Spec: c.spec, Attempt: c.Attempt + 1, Key: c.Call.Key(g.s.run), MaxResult: g.s.resultShare(c.spec),
+		Reader: g.s.readsResults(),
 	})
 }
 

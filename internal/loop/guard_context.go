@@ -16,6 +16,9 @@ func guardContext(m moment) *Tripped {
 		Observed: fmt.Sprintf("about %d of %d tokens", size, window), Limit: fmt.Sprintf("%.0f %%", stopAt*100),
 		Message: "the transcript fills too much of the model's context window",
 	}
+	if m.compaction.failed {
+		t.Reason, t.Message = CompactionStuck, "the transcript fills too much of the model's context window, and could not be made shorter"
+	}
 	if size > window {
 		t.Verdict, t.Reason = VerdictStop, ContextWindow
 		t.Message = "the next request is larger than the model's context window"

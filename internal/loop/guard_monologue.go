@@ -87,13 +87,13 @@ func inOneLine(text string) string { return strings.ToLower(strings.Join(strings
 // followed by a word of a guard: the model was told to go on and did not. It also
 // tells the iteration of the first.
 func (t *transcript) echoes() (n, from int) {
-	text := ""
-	for i := len(t.messages) - 1; i > 0; i-- {
-		for i > 0 && t.messages[i].Source == SourceGuard {
+	text, messages := "", t.everything()
+	for i := len(messages) - 1; i > 0; i-- {
+		for i > 0 && messages[i].Source == SourceGuard {
 			i--
 		}
-		answer := &t.messages[i]
-		told := i+1 < len(t.messages) && t.messages[i+1].Source == SourceGuard
+		answer := &messages[i]
+		told := i+1 < len(messages) && messages[i+1].Source == SourceGuard
 		if !told || answer.Role != RoleAssistant || len(answer.Calls()) > 0 {
 			break
 		}
@@ -110,7 +110,7 @@ func (t *transcript) echoes() (n, from int) {
 // chants counts the newest answers in a row that chant, and tells the iteration
 // of the first.
 func (t *transcript) chants() (n, from int) {
-	for _, message := range slices.Backward(t.messages) {
+	for _, message := range slices.Backward(t.everything()) {
 		if message.Source == SourceUser {
 			break
 		}

@@ -91,7 +91,6 @@ func answerGuards() []GuardInfo {
 	return []GuardInfo{
 		{"wall_time", BeforeModel, []string{"max_wall_time"}, stop, "See what the run waited for: decide sooner, or raise max_wall_time."},
 		{"account", BeforeModel, nil, nil, "Raise the budget, or wait until its window ends."},
-		{"compaction", BeforeModel, []string{"max_compactions"}, stop, "Instructions, tools and the newest results alone fill the window: make them shorter, or choose a model with a larger window."},
 		{"refusal", AfterAnswer, nil, stop, "Read what was refused. If the request is legitimate, say so in the instructions, or give the agent a fallback model."},
 		{"truncated", AfterAnswer, nil, stop, "Raise answer_max_output_tokens, or have the agent write in smaller parts."},
 		{"empty", AfterAnswer, nil, stop, "Mostly a fault of the model or its server: try another model, or give the agent a fallback model."},

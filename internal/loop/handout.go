@@ -74,7 +74,7 @@ func (s *State) applySubmitted(e ResultSubmitted, at time.Time) error {
 	if e.Attempt != c.Attempt || !c.owed() {
 		return fmt.Errorf("call %q (attempt %d) takes no result for attempt %d: %w", e.CallID, c.Attempt, e.Attempt, ErrImpossible)
 	}
-	content, cut := CutResult(e.Content, s.resultShare(c.spec))
+	content, cut := s.cutFor(c, e.Content)
 	c.State, c.Bytes, c.Cut, c.DecidedBy = CallSucceeded, int64(len(e.Content)), cut, e.By
 	if e.Outcome != OutcomeOK {
 		c.State = CallFailed

@@ -29,6 +29,7 @@ func (h *history) randomSpec() loop.Spec {
 	l.NearDuplicates, l.NoveltyIters = rarely(h, 6, 0, 2, 3), rarely(h, 9, 0, 2, 3)
 	l.CallFailures, l.ToolFailures, l.Monologue = rarely(h, 3, 0, 1, 2), rarely(h, 5, 0, 1, 2), rarely(h, 3, 0, 2)
 	l.Reasks = h.below(3)
+	l.CompactAt, l.Compactions = rarely(h, 0.6, 0, 0.3, 0.9), rarely(h, 3, 0, 1)
 	l.ActiveChildren, l.Children = rarely(h, 4, 0, 1), rarely(h, 16, 1)
 	l.NoProgressStops, l.CountInput = h.odds(4), h.odds(4)
 	spec := loop.Spec{
@@ -43,6 +44,12 @@ func (h *history) randomSpec() loop.Spec {
 		price := h.randomPrice()
 		price.Model = model
 		spec.Definition.Fallbacks, spec.FallbackPrices = append(spec.Definition.Fallbacks, model), append(spec.FallbackPrices, price)
+	}
+	if h.odds(4) {
+		price := h.randomPrice()
+		price.Model = "other/small"
+		spec.Definition.Summarizer = price.Model
+		besides(&spec, price)
 	}
 	if h.odds(8) {
 		spec.Attachments = []loop.Part{attachment(pick(h, "image", "notes", "pdf"))}

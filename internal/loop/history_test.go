@@ -43,6 +43,7 @@ const (
 	chanting mood = "chanting" // the same words, without end
 	guessing mood = "guessing" // another argument each time, the same failure
 	droning  mood = "droning"  // answers that are given up for going round, or come whole and do
+	wordy    mood = "wordy"    // results as long as they may be
 )
 
 var (
@@ -73,7 +74,13 @@ func live(t *rapid.T) *history {
 	h := &history{t: t, now: epoch0, state: &loop.State{}, crashes: 6, drains: 4, pauses: 3, resumes: 6}
 	h.spec = h.randomSpec()
 	h.wire = h.odds(4)
-	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing, droning)
+	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing, droning, wordy)
+	if h.mood == wordy {
+		l, usual := &h.spec.Limits, loop.Defaults() // else other guards come first
+		l.Iterations, l.Cost, l.TotalTokens, l.OutputTokens, l.Deadline = usual.Iterations, usual.Cost, usual.TotalTokens, usual.OutputTokens, usual.Deadline
+		l.FinalOutput, l.ErrorIters, l.ToolCalls = usual.FinalOutput, usual.ErrorIters, usual.ToolCalls
+		h.spec.Price.Window, h.spec.Attachments = pick[int64](h, 32_000, 40_000, 48_000), nil
+	}
 	if h.mood == guessing { // else the guards of errors come first
 		h.spec.Limits.NearDuplicates, h.spec.Limits.ErrorIters = 2, 4
 	}
@@ -393,7 +400,9 @@ func (h *history) callModel(a loop.CallModel) {
 	}
 	answered := h.randomAnswer(started)
 	if a.Beside() {
-		answered = h.randomVerdict(a)
+		if answered = h.randomVerdict(a); started.Purpose == loop.PurposeSummary {
+			answered = h.randomSummary(a)
+		}
 	}
 	if !h.crash(24) {
 		h.append(answered)
@@ -432,7 +441,7 @@ func (h *history) callTools(a loop.CallTools) {
 		send := sends[i]
 		sends = append(append([]loop.Send(nil), sends[:i]...), sends[i+1:]...)
 		outcome := h.outcome(send)
-		if h.mood == stubborn || h.mood == circling {
+		if h.mood == stubborn || h.mood == circling || h.mood == wordy && !h.odds(8) {
 			outcome = loop.OutcomeOK
 		}
 		if h.mood == guessing {
@@ -448,7 +457,10 @@ func (h *history) callTools(a loop.CallTools) {
 			continue
 		}
 		content := fmt.Sprintf("result %d", h.below(3))
-		if h.odds(4) { // as large as it may be
+		if h.mood == wordy {
+			content = send.Call.ID
+		}
+		if h.mood == wordy || h.odds(4) { // as large as it may be
 			content += strings.Repeat("x", int(send.MaxResult)-len(content))
 		}
 		if h.mood == stubborn || h.mood == circling || h.mood == guessing {
@@ -489,7 +501,7 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 	switch h.mood {
 	case pausing:
 		finish = loop.FinishPaused
-	case stubborn, circling, chanting, guessing:
+	case stubborn, circling, chanting, guessing, wordy:
 		finish = loop.FinishToolCalls
 	case droning:
 		finish = pick(h, finish, loop.FinishDone)
@@ -509,13 +521,16 @@ func (h *history) randomAnswer(started loop.ModelStarted) loop.ModelAnswered {
 	}
 	if finish == loop.FinishToolCalls || h.odds(8) {
 		calls := h.below(6)
-		if h.mood == stubborn || h.mood == circling || h.mood == guessing {
+		if h.mood == stubborn || h.mood == circling || h.mood == guessing || h.mood == wordy {
 			calls = 1
 		}
 		for i := range calls {
 			call := h.randomCall(fmt.Sprintf("c%d-%d", started.Call, i+1))
 			if h.mood == stubborn {
 				call.Name, call.Args, call.Problem = "put", "{}", ""
+			}
+			if h.mood == wordy {
+				call.Name, call.Args, call.Problem = pick(h, "look", "look", "look", "mail"), fmt.Sprintf(`{"a":%d}`, started.Call), ""
 			}
 			if h.mood == guessing {
 				call.Name, call.Args, call.Problem = "put", fmt.Sprintf(`{"a":%d}`, started.Call), ""
@@ -566,10 +581,26 @@ func (h *history) randomCall(id string) loop.ToolCall {
 	return c
 }
 
+// tokens is what a tokenizer makes of the transcript, if it is real text.
+func (h *history) tokens() int64 {
+	bytes := 4000
+	for _, m := range h.state.Transcript() {
+		for _, p := range m.Parts {
+			bytes += len(p.Text)
+			if p.Result != nil {
+				bytes += len(p.Result.Content)
+			}
+		}
+	}
+	return int64(bytes / 3)
+}
+
 // randomUsage is at most what was planned for, and often exactly that.
 func (h *history) randomUsage(started loop.ModelStarted) loop.Usage {
 	in, out := started.InputBound, started.MaxOutput
-	if !h.odds(4) {
+	if h.mood == wordy {
+		in, out = min(in, h.tokens()), min(out, 50)
+	} else if !h.odds(4) {
 		in, out = in*int64(h.throw()+1)/64, out*int64(h.throw()+1)/64
 	}
 	var u loop.Usage

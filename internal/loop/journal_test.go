@@ -50,6 +50,7 @@ var recorded = map[string]struct {
 	"answer_judged":      {"output_judge_rejects", 0},
 	"answer_unverified":  {"output_judge_without_a_verdict", 0},
 	"checkpoint_failed":  {"checkpoint_twice", 0},
+	"compacted":          {"compact_refund", 0},
 }
 
 // TestGoldenJournals makes sure that what was once written can be read for ever:
@@ -212,7 +213,7 @@ func bodies() []loop.Body {
 		loop.Created{}, loop.Claimed{}, loop.Suspended{}, loop.ModelStarted{}, loop.ModelAnswered{}, loop.ModelFailed{},
 		loop.CallRefused{}, loop.ApprovalRequested{}, loop.ApprovalDecided{}, loop.CallBegun{}, loop.CallFinished{},
 		loop.CallDoubted{}, loop.CallResolved{}, loop.Tripped{}, loop.AnswerRejected{}, loop.AnswerAccepted{},
-		loop.CancelRequested{}, loop.Finished{}, loop.PauseRequested{}, loop.Resumed{}, loop.AnswerChecked{}, loop.CheckpointJudged{},
+		loop.CancelRequested{}, loop.Finished{}, loop.PauseRequested{}, loop.Resumed{}, loop.AnswerChecked{}, loop.CheckpointJudged{}, loop.Compacted{},
 	}
 }
 

@@ -157,7 +157,7 @@ func TestJudgeMaterial(t *testing.T) {
 // TestAnswerTooLargeToJudge: an answer is judged whole or not at all.
 func TestAnswerTooLargeToJudge(t *testing.T) {
 	t.Parallel()
-	s := fold(t, judgedSpec(), saying(1, strings.Repeat("It arrives. ", 10_000))...)
+	s := fold(t, judgedSpec(), saying(1, strings.Repeat("It arrives. ", 40_000))...)
 	record := s.Next(epoch0.Add(10 * time.Second)).Intent()
 	if r, ok := record[0].(loop.AnswerRejected); !ok || !r.Final || !strings.Contains(r.Problems[0], "context window") {
 		t.Errorf("the core records %#v", record)

@@ -44,6 +44,8 @@ func TestLimitsValidate(t *testing.T) {
 		"max_cost_usd":                   {func(l *loop.Limits) { l.Cost = -1 }, func(l *loop.Limits) { l.Cost = ceiling.Cost + 1 }},
 		"deadline":                       {func(l *loop.Limits) { l.Deadline = time.Second - 1 }, func(l *loop.Limits) { l.Deadline = 25 * time.Hour }},
 		"max_wall_time":                  {func(l *loop.Limits) { l.WallTime = 0 }, func(l *loop.Limits) { l.WallTime = ceiling.WallTime + 1 }},
+		"context_compact_at":             {func(l *loop.Limits) { l.CompactAt = 0 }, func(l *loop.Limits) { l.CompactAt = 0.96 }},
+		"max_compactions":                {func(l *loop.Limits) { l.Compactions = -1 }, func(l *loop.Limits) { l.Compactions = 11 }},
 		"context_stop_at":                {func(l *loop.Limits) { l.StopAt = 0 }, func(l *loop.Limits) { l.StopAt = 0.96 }},
 	} {
 		for _, spoil := range []func(*loop.Limits){c.low, c.high} {
@@ -61,8 +63,8 @@ func TestLimitsValidate(t *testing.T) {
 		}
 	}
 	everything := loop.Limits{Cost: -1}
-	if got := len(everything.Validate(ceiling)); got != 23 { // tool calls and re-asks may be zero
-		t.Errorf("%d faults reported at once, want 23", got)
+	if got := len(everything.Validate(ceiling)); got != 24 { // tool calls, re-asks and compactions may be zero
+		t.Errorf("%d faults reported at once, want 24", got)
 	}
 }
 

@@ -168,13 +168,10 @@ func (s *State) afterFailure(now time.Time) Action {
 	if s.final != nil {
 		return s.stopOn(*s.final) // no wrap-up to be had
 	}
-	stop := Stop{
-		Reason: ProviderError, Iteration: s.iterations, Observed: string(f.Class),
-		Message: fmt.Sprintf("the model call failed (%s, status %d): %s", f.Class, f.Status, excerpt(f.Message, evidenceExcerpt)),
-	}
+	stop := Stop{Reason: ProviderError, Iteration: s.iterations, Observed: string(f.Class), Message: f.told()}
 	switch f.Class {
 	case ErrorContext:
-		return s.stopOn(Tripped{Guard: "context", Reason: ContextWindow, Observed: stop.Observed, Message: stop.Message})
+		return s.compact(now)
 	case ErrorQuota:
 		stop.Reason = ProviderUnavailable
 	case ErrorInternal:
@@ -244,7 +241,7 @@ func (s *State) afterAnswer(now time.Time) Action {
 			Evidence: []Evidence{{Note: excerpt(a.refusal+a.text, evidenceExcerpt)}},
 		})
 	case FinishContext:
-		return s.stopOn(Tripped{Guard: "context", Reason: ContextWindow, Message: "the answer was cut off because the context window is full"})
+		return s.compact(now)
 	case FinishPaused:
 		return s.stopAbove(s.pauses, maxPauses, "pause", PauseLoop, "the provider paused the same answer again and again")
 	case finishEmpty:

@@ -18,7 +18,7 @@ import (
 // the audit. It also makes sure that the world is hostile enough: every way for
 // a run to end must come up.
 func TestHistories(t *testing.T) {
-	ends := map[loop.StopReason]int{}
+	ends, compacted := map[loop.StopReason]int{}, map[string]int{}
 	var events, recovered, fallbacks, observed int
 	resumed, judges := map[string]int{}, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -31,9 +31,13 @@ func TestHistories(t *testing.T) {
 		for how, n := range h.audit.pauses {
 			resumed[how] += n
 		}
+		for how, n := range h.audit.compacted {
+			compacted[how] += n
+		}
 		h.audit.contract.count(judges)
 	})
-	t.Logf("%d events, %d crashes, %d fallbacks, %d observed, pauses: %v, judges: %v, ends: %v", events, recovered, fallbacks, observed, resumed, judges, ends)
+	t.Logf("%d events, %d crashes, %d fallbacks, %d observed, pauses: %v, judges: %v, compactions: %v, ends: %v",
+		events, recovered, fallbacks, observed, resumed, judges, compacted, ends)
 	if checks, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err != nil || checks < 10_000 {
 		return
 	}
@@ -51,6 +55,11 @@ func TestHistories(t *testing.T) {
 	for _, what := range judgedAs {
 		if judges[what] == 0 {
 			t.Errorf("no history has an answer %s by a judge", what)
+		}
+	}
+	for _, how := range []string{"clear", "summarize", "summarize failed"} {
+		if compacted[how] == 0 {
+			t.Errorf("no history has a compaction of the kind %q", how)
 		}
 	}
 	for _, r := range loop.StopReasons() {
@@ -113,6 +122,8 @@ type audit struct {
 	raise                     []loop.Tripped // what guards paused it for
 	pauses                    map[string]int // what became of pauses
 	finished                  *loop.Finished
+
+	compaction
 }
 
 func newAudit(t *rapid.T, spec loop.Spec) *audit {
@@ -120,7 +131,7 @@ func newAudit(t *rapid.T, spec loop.Spec) *audit {
 		t: t, limits: spec.Limits, acts: spec.Definition.Acts, json: len(spec.Definition.OutputSchema) > 0,
 		prices: map[string]loop.Price{spec.Definition.Model: spec.Price}, model: spec.Definition.Model,
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
-		alive: map[string]loop.CallHandedOut{}, approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
+		alive: map[string]loop.CallHandedOut{}, compaction: newCompaction(), approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
 		perTool: map[string]int{}, caps: map[string]int{},
 		pauses: map[string]int{},
 	}
@@ -128,6 +139,7 @@ func newAudit(t *rapid.T, spec loop.Spec) *audit {
 		a.prices[p.Model] = p
 	}
 	a.contract.begin(a, spec)
+	a.summarizer = spec.Definition.Summarizer
 	for _, tool := range spec.Definition.Tools {
 		a.effects[tool.Name] = tool.Effect
 		a.caps[tool.Name] = tool.MaxCalls
@@ -144,6 +156,8 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 	switch b := e.Body.(type) {
 	case loop.ModelStarted:
 		a.modelStarted(b)
+	case loop.Compacted:
+		a.compactedTo(b, s)
 	case loop.ModelAnswered:
 		a.failed = ""
 		if b.Chant != "" {
@@ -233,6 +247,7 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		}
 	}
 	a.budgets(s.Head())
+	a.keep(s)
 }
 
 // tripped says that a guard does what the agent wants of it, and proves what it says.
@@ -314,8 +329,12 @@ func (a *audit) modelStarted(b loop.ModelStarted) {
 	if a.textLoops > 1 {
 		a.t.Fatalf("the model is asked again after %d answers that went round in circles", a.textLoops)
 	}
-	if _, known := a.prices[b.Model]; !known || b.Model != a.model {
-		a.t.Fatalf("model %q is called while %q is in use", b.Model, a.model)
+	model := a.model
+	if b.Purpose == loop.PurposeSummary && a.summarizer != "" {
+		model = a.summarizer
+	}
+	if _, known := a.prices[b.Model]; !known || b.Model != model {
+		a.t.Fatalf("model %q is called while %q is in use", b.Model, model)
 	}
 	a.startModel(b)
 	if len(a.effects) > 0 && b.Purpose == "" {
@@ -337,6 +356,9 @@ func (a *audit) startModel(b loop.ModelStarted) {
 	}
 	a.modelCalls++
 	a.held, a.started = b.Hold, b
+	if total := a.committed + b.Hold + b.Reserve; b.Purpose == loop.PurposeSummary && (total > a.limits.Cost || b.Reserve == 0 && len(a.effects) > 0) {
+		a.t.Fatalf("with its wrap-up the run could cost %s of %s: %+v", total, a.limits.Cost, b)
+	}
 }
 
 // reserved says that after a call with tools a wrap-up can still be paid: it
@@ -458,7 +480,12 @@ func (a *audit) performed(s loop.Send, o loop.Outcome) {
 func (a *audit) request(c loop.CallModel) {
 	r := c.Request
 	if c.Beside() {
-		a.contract.request(a, c)
+		if r.ToolsAllowed || len(r.Tools) > 0 || len(r.Messages) != 1 || r.MaxOutputTokens != c.Started.MaxOutput {
+			a.t.Fatalf("beside the conversation a model is asked %+v", r)
+		}
+		if c.Started.Purpose == loop.PurposeJudge {
+			a.contract.request(a, c)
+		}
 		return
 	}
 	if r.ToolsAllowed == a.final || r.MaxOutputTokens != c.Started.MaxOutput {

@@ -14,7 +14,7 @@ import (
 
 // script plays one file of testdata/scenarios. A line that begins with
 //
-//	run  describes the run: tools=NAME:effect[:pollable],... limits=json_name:value,... schema window=N native
+//	run  describes the run: tools=NAME:effect[:pollable],... limits=json_name:value,... schema window=N native summarizer=MODEL
 //	     acts=GUARD:VERDICT,... explain (writes the proof and the gauges of trips)
 //	>    is what the world says
 //	=    is what the core wants, and what it tells the model; -update writes it
@@ -27,6 +27,8 @@ import (
 //	                               and "20× TEXT" is said 20 times
 //	fail CLASS [DELAY]             the model call fails; the provider asks for DELAY
 //	result CALL|* OUTCOME TEXT     a tool call ends; * is every call on the wire
+//	bulk CALL|* BYTES              the same, with a good result of so many bytes
+//	sum FINISH BYTES               the summary is so long
 //	doubt CALL REASON              nobody knows whether the call ran
 //	approve CALL, deny CALL REASON, resolve CALL RESOLUTION [TEXT], cancel REASON
 //	pause REASON, resume [limit=value ...] ["TEXT"]   somebody holds the run back, raises limits, has a word for the model
@@ -53,12 +55,12 @@ type script struct {
 	sends map[string]loop.Send // in flight
 	busy  bool                 // something is in flight, or the run waits
 	until time.Time            // what the run waits for, at the latest
-	told  int                  // messages that the model has seen
+	told  map[string]bool      // parts of messages that the model has seen
 }
 
 func playScript(t *testing.T, text string) *script {
 	t.Helper()
-	s := &script{t: t, now: epoch0, sends: map[string]loop.Send{}, prints: loop.NewFingerprinter()}
+	s := &script{t: t, now: epoch0, sends: map[string]loop.Send{}, told: map[string]bool{}, prints: loop.NewFingerprinter()}
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		if strings.HasPrefix(line, "=") {
@@ -166,6 +168,13 @@ func (s *script) begin(words []string) {
 			}
 		case "window":
 			s.spec.Price.Window = s.number(value)
+		case "summarizer": // as dear as the model, or thirty times so
+			price := s.spec.Price
+			price.Model = value
+			if strings.Contains(value, "dear") {
+				price.Rates.Input, price.Rates.Output = 30*price.Rates.Input, 30*price.Rates.Output
+			}
+			s.spec.Definition.Summarizer, s.spec.SidePrices = value, map[string]loop.Price{value: price}
 		default:
 			s.t.Fatalf("run has no %q", w)
 		}
@@ -203,7 +212,7 @@ func parseTool(text string) loop.ToolSpec {
 			spec.Pollable, spec.HTTP = true, &loop.HTTPSpec{Method: "GET", URL: "http://x"}
 		case "client":
 			spec.Client = &loop.ClientSpec{}
-		case "ask_human", "wait", "finish":
+		case "ask_human", "wait", "finish", "read_result":
 			spec.Builtin = loop.Builtin(what)
 		case "always":
 			spec.Approval.Mode = loop.ApprovalAlways
@@ -281,6 +290,11 @@ func (s *script) world(verb, rest string) {
 	case "result":
 		outcome, content, _ := strings.Cut(text, " ")
 		s.result(id, loop.Outcome(outcome), content)
+	case "bulk":
+		fact := fmt.Sprintf("fact %d: ", len(s.journal))
+		s.result(id, loop.OutcomeOK, fact+strings.Repeat("x", int(s.number(text))-len(fact)))
+	case "sum":
+		s.answer(id, `"`+strings.Repeat("y", int(s.number(text)))+`"`)
 	case "doubt":
 		s.append(s.state.Doubt(s.sent(id), text, s.now))
 	case "approve":
@@ -515,9 +529,9 @@ func (s *script) result(id string, o loop.Outcome, content string) {
 	}
 	for _, id := range ids {
 		send := s.sent(id)
-		shown, cut := loop.CutResult(content, send.MaxResult)
+		shown, _ := send.Cut(content)
 		finished := loop.CallFinished{
-			CallID: id, Attempt: send.Attempt, Outcome: o, Content: shown, Cut: cut, Bytes: int64(len(content)),
+			CallID: id, Attempt: send.Attempt, Outcome: o, Content: shown, Cut: shown != content, Bytes: int64(len(content)),
 			ResultHash: s.prints.Result(send.Spec, o, content),
 		}
 		if send.Poll != nil {
@@ -630,6 +644,8 @@ func (s *script) say(b loop.Body) {
 		s.printf("accepted")
 	case loop.AnswerRejected:
 		s.printf("rejected by %s final=%v %q", b.By, b.Final, b.Problems)
+	case loop.Compacted:
+		s.printf("compact %s before=%d after=%d cleared=%v events=%d-%d failure=%q", b.Method, b.Before, b.After, b.Cleared, b.FromSeq, b.ToSeq, b.Failure)
 	case loop.Suspended:
 		s.printf("suspend %s until=+%s", b.Reason, b.Until.Sub(s.now))
 	case loop.Finished:
@@ -670,8 +686,20 @@ func (s *script) finished(b loop.Finished) {
 
 // tell writes the messages of a request that no request before had.
 func (s *script) tell(r loop.ModelRequest) {
-	for _, m := range r.Messages[min(s.told, len(r.Messages)):] {
+	natives := 0
+	for _, m := range r.Messages {
+		if m.Native != nil {
+			natives++
+		}
 		for _, p := range m.Parts {
+			part := fmt.Sprint(m.Seq, p.Text)
+			if p.Result != nil {
+				part = fmt.Sprint(m.Seq, *p.Result)
+			}
+			if s.told[part] {
+				continue
+			}
+			s.told[part] = true
 			switch {
 			case p.Result != nil:
 				s.printf("  %s: %s %s %q", m.Source, p.Result.CallID, p.Result.Outcome, short(p.Result.Content))
@@ -680,19 +708,12 @@ func (s *script) tell(r loop.ModelRequest) {
 			}
 		}
 	}
-	natives := 0
-	for _, m := range r.Messages {
-		if m.Native != nil {
-			natives++
-		}
-	}
 	if model := r.Provider + "/" + r.Model; model != s.spec.Definition.Model {
 		s.printf("  asks %s, native messages: %d", model, natives)
 	}
 	if r.OutputSchema != nil {
 		s.printf("  held to %s", r.OutputSchema)
 	}
-	s.told = len(r.Messages)
 }
 
 func short(text string) string {

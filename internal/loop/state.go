@@ -37,7 +37,9 @@ type State struct {
 
 	plainSince int // the model call whose schema was refused: no later one has it; 0: none was
 
-	besides *aside // what came of the newest call beside the conversation
+	besides    *aside // what came of the newest call beside the conversation
+	compaction compaction
+	full       []FullResult // not taken yet
 
 	checkpoints map[string]judged // by name
 
@@ -245,6 +247,7 @@ func (s *State) applyAnswered(b ModelAnswered, e Event) error {
 	}
 	s.answer = a
 	s.count(a.finish)
+	s.noteOverflow("", a.finish, "")
 	if !b.Estimated && b.Usage.Input() > 0 {
 		s.talk.anchorHere(b.Usage.Input())
 	}
@@ -272,7 +275,11 @@ func (s *State) applyFailed(b ModelFailed) error {
 	if err := s.spend.applyFailed(b); err != nil {
 		return err
 	}
-	if b.Class == ErrorTextLoop && !beside(s.spend.failedPurpose) {
+	if beside(s.spend.failedPurpose) {
+		return nil
+	}
+	s.noteOverflow(b.Class, "", b.told())
+	if b.Class == ErrorTextLoop {
 		s.noteTextLoop(b.Message)
 	}
 	return nil
@@ -388,8 +395,8 @@ func (s *State) InAttempt() bool { return !s.tenure.since.IsZero() }
 // Trips lists the guards' verdicts that changed the run, in order.
 func (s *State) Trips() []Tripped { return slices.Clone(s.trips) }
 
-// Transcript is the conversation so far, in order. The parts are shared: do not
-// change them.
+// Transcript is the conversation as the model reads it, in order. What was left out
+// of it is in Messages. The parts are shared: do not change them.
 func (s *State) Transcript() []Message { return slices.Clone(s.talk.messages) }
 
 // Cost splits what the run has cost so far.

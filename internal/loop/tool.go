@@ -91,6 +91,7 @@ const (
 	BuiltinMemoryGet    Builtin = "memory_get"    // read a note
 	BuiltinMemoryPut    Builtin = "memory_put"    // write a note
 	BuiltinMemorySearch Builtin = "memory_search" // find notes
+	BuiltinReadResult   Builtin = "read_result"   // read the result of an earlier call, in full or in parts
 )
 
 // HTTPSpec tells how an HTTP tool is called. In URL, query, header and body

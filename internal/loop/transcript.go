@@ -27,6 +27,8 @@ type transcript struct {
 	excess float64
 
 	imageBound int64 // the most that an image counts, tokens
+
+	rewritten // what is left of it when it was made shorter
 }
 
 // add appends a message and notes where in the run it stands.
@@ -34,6 +36,7 @@ func (t *transcript) add(m Message, seq int64, iteration int, at time.Time) {
 	m.Seq, m.Iteration, m.At = seq, iteration, at
 	t.messages = append(t.messages, m)
 	t.bounds = append(t.bounds, messageBound(m, t.imageBound))
+	t.tell(m)
 }
 
 // anchorHere notes that a provider counted all messages so far, its last answer
@@ -65,6 +68,7 @@ func (t *transcript) applyCounted(e InputCounted) {
 // forgetCounts drops what was counted: another model counts otherwise.
 func (t *transcript) forgetCounts() {
 	t.anchor, t.anchorAt, t.counted, t.countedAt, t.excess = 0, 0, 0, 0, 0
+	t.ceiling, t.likely, t.rewrittenAt = 0, 0, 0
 }
 
 // last is the newest message, or the zero Message.
@@ -77,7 +81,7 @@ func (t *transcript) last() Message {
 
 // lastAssistantText is the newest thing that the model said, for a partial answer.
 func (t *transcript) lastAssistantText() string {
-	for _, m := range slices.Backward(t.messages) {
+	for _, m := range slices.Backward(t.everything()) {
 		if m.Role == RoleAssistant && m.Text() != "" {
 			return m.Text()
 		}
@@ -176,7 +180,10 @@ const (
 // inputBound is an upper bound of the tokens that the next request reads: what a
 // provider has counted plus the bytes since, or all bytes, and never more than
 // the window, since a larger request is refused unpaid.
-func (s *State) inputBound() int64 {
+func (s *State) inputBound() int64 { return min(s.transcriptBound(), s.chain.price().Window) }
+
+// transcriptBound is the same for a window without end.
+func (s *State) transcriptBound() int64 {
 	t := &s.talk
 	schema := s.schemaBound()
 	bound := t.stretched(prefixBound(s.spec.Definition) + schema + t.since(0))
@@ -186,7 +193,10 @@ func (s *State) inputBound() int64 {
 	if t.counted > 0 {
 		bound = min(bound, t.counted+t.counted/countedShare+t.stretched(countedFraming+schema+t.since(t.countedAt))) // it counts no schema
 	}
-	return min(bound, s.chain.price().Window)
+	if t.ceiling > 0 {
+		bound = min(bound, t.ceiling+t.stretched(t.since(t.rewrittenAt)))
+	}
+	return bound
 }
 
 // mayCount reports whether the counting endpoint is to be asked now.
@@ -206,10 +216,23 @@ func (s *State) inputEstimate() int64 {
 		from, size = t.anchorAt, t.anchor
 	case t.counted > 0:
 		from, size = t.countedAt, t.counted
+	case t.likely > 0:
+		from, size = t.rewrittenAt, t.likely
 	default:
-		size = (prefixBound(s.spec.Definition)+s.schemaBound()-hiddenPrompt)/bytesPerToken + hiddenPrompt
+		size = s.prefixEstimate()
 	}
-	for _, b := range t.bounds[from:] {
+	return size + estimateOf(t.bounds[from:])
+}
+
+// prefixEstimate is the likely size of what goes ahead of the transcript.
+func (s *State) prefixEstimate() int64 {
+	return (prefixBound(s.spec.Definition)+s.schemaBound()-hiddenPrompt)/bytesPerToken + hiddenPrompt
+}
+
+// estimateOf is the likely size of messages with these bounds.
+func estimateOf(bounds []int64) int64 {
+	var size int64
+	for _, b := range bounds {
 		size += b % anyDocument / bytesPerToken
 	}
 	return size

@@ -122,7 +122,7 @@ func (g *gate) look(c *call, args waitArgs) {
 		Call:    ToolCall{ID: c.Call.ID, Name: args.Tool, Args: string(args.Arguments)},
 		Spec:    spec,
 		Attempt: c.Attempt + 1, Key: fmt.Sprintf("%s:%d", c.Call.Key(g.s.run), c.Attempt+1), MaxResult: g.s.resultShare(spec),
-		Poll: &Poll{Before: c.poll.hash, Next: earliest(g.now.Add(every), c.Until)},
+		Poll: &Poll{Before: c.poll.hash, Next: earliest(g.now.Add(every), c.Until)}, Reader: g.s.readsResults(),
 	})
 }
 

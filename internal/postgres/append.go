@@ -44,6 +44,11 @@ func appendParams(lease loop.Lease, batch Batch) (db.AppendEventsParams, error) 
 			return p, fmt.Errorf("append to run %s: child run %s: %w", lease.Run.ID, child.ID, err)
 		}
 	}
+	for _, full := range batch.Results {
+		if err := addFull(&p, full); err != nil {
+			return p, fmt.Errorf("append to run %s: the full result of call %s: %w", lease.Run.ID, full.CallID, err)
+		}
+	}
 	for _, out := range batch.Outgoing {
 		if err := addOutgoing(&p, out); err != nil {
 			return p, fmt.Errorf("append to run %s: signal to run %s: %w", lease.Run.ID, out.RunID, err)

@@ -51,6 +51,10 @@ type Batch struct {
 	// the same transaction. What is said to a run that has ended is dropped.
 	Children []loop.ChildStart
 	Outgoing []loop.Outgoing
+
+	// Results are the whole texts of those results of which the model was shown a
+	// part.
+	Results []loop.FullResult
 }
 
 // Load returns all events of the run in order and the signals that wait.

@@ -103,3 +103,41 @@ func TestTranscriptOfOthers(t *testing.T) {
 		"tool: c1-6 unknown: The outcome is unknown.",
 	})
 }
+
+// What is said beside the conversation is no iteration of it, and what was done to the
+// run as a whole can be read as well.
+func TestTranscriptOfTheWhole(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	create(t, s)
+	lease := claimOne(t, s, "w1")
+	verdict := answer(3, "")
+	verdict.Message.Parts = []loop.Part{loop.TextPart("It holds.")}
+	summary := verdict
+	summary.Call, summary.Message.Parts = 2, []loop.Part{loop.TextPart("All is well.")}
+	mustAppend(t, s, lease, batch(lease, 2, claimed(lease),
+		loop.ModelStarted{Call: 1}, answer(1, "{}"),
+		loop.Compacted{Method: loop.CompactClear, Cleared: []string{"c1-1", "c1-2"}},
+		loop.ModelStarted{Call: 2, Purpose: loop.PurposeSummary}, summary,
+		loop.Compacted{Method: loop.CompactSummarize, FromSeq: 4, ToSeq: 5, Summary: "All is well."},
+		loop.Compacted{Method: loop.CompactSummarize, Failure: "the summary is empty"},
+		loop.ModelStarted{Call: 3, Purpose: loop.PurposeJudge}, verdict, loop.AnswerChecked{},
+		loop.ModelStarted{Call: 4, Purpose: loop.PurposeWrapUp}, answer(4, "{}"),
+		loop.CheckpointJudged{Checkpoint: "paid", Iteration: 1}, loop.CheckpointJudged{Checkpoint: "paid", Problems: []string{"too much", "too late"}},
+		loop.AccountRefused{Budget: "budgets/acme", Needed: loop.OneUSD, Limit: 2 * loop.OneUSD, Committed: loop.OneUSD},
+		loop.PauseRequested{Reason: "lunch"}, loop.Resumed{Input: "Go on."}))
+	diff(t, "transcript", told(t, s, "SELECT iteration || ' ' || speaker || ': ' || text FROM transcript WHERE seq > 1 AND speaker <> 'calls'"), []string{
+		"1 assistant: I look it up.",
+		"1 guard: compaction: left out the results of c1-1, c1-2",
+		"1 summary: All is well.",
+		"1 guard: compaction: All is well.",
+		"1 guard: compaction: the summary is empty",
+		"1 judge: It holds.",
+		"2 assistant: I look it up.",
+		"2 guard: paid: holds",
+		"2 guard: paid: too much; too late",
+		"2 guard: budgets/acme has no room: 1 USD needed, 1 of 2 USD spent or held",
+		"2 person: pause: lunch",
+		"2 person: resume: Go on.",
+	})
+}

@@ -27,6 +27,7 @@ func (s *Server) definitionOf(path string, spec *loopdv1.AgentSpec) (definition,
 	def := definition{
 		AgentSpec: loop.AgentSpec{
 			Model: spec.GetModel(), Instructions: spec.GetInstructions(), Fallbacks: spec.GetFallbackModels(), OnDoubt: doubtRuleOf(spec.GetOnDoubt()),
+			Summarizer: spec.GetSummarizerModel(),
 		},
 		places: make(map[string]string, len(spec.GetTools())+len(spec.GetToolRefs())),
 	}

@@ -48,7 +48,7 @@ func TestEnumsMirrorTheWordsOfLoop(t *testing.T) {
 		{loopdv1.RequiredAction_Kind(0), "KIND_", []string{"APPROVE", "RESOLVE", "SUBMIT", "ANSWER", "RAISE"}},
 		{loopdv1.ApprovalMode(0), "APPROVAL_MODE_", words(loop.ApprovalNever, loop.ApprovalAlways, loop.ApprovalWhen)},
 		{loopdv1.Builtin(0), "BUILTIN_", words(
-			loop.BuiltinWait, loop.BuiltinAskHuman, loop.BuiltinFinish, loop.BuiltinMemoryGet, loop.BuiltinMemoryPut, loop.BuiltinMemorySearch)},
+			loop.BuiltinWait, loop.BuiltinAskHuman, loop.BuiltinFinish, loop.BuiltinMemoryGet, loop.BuiltinMemoryPut, loop.BuiltinMemorySearch, loop.BuiltinReadResult)},
 		{loopdv1.OnDoubt(0), "ON_DOUBT_", words(loop.DoubtWaits, loop.DoubtTellsModel)},
 		{loopdv1.HttpBody(0), "HTTP_BODY_", []string{"JSON", "FORM", "NONE"}},
 		{loopdv1.ApprovalState(0), "APPROVAL_STATE_", words(

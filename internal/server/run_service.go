@@ -253,7 +253,7 @@ func (r *runService) CancelRun(ctx context.Context, req *loopdv1.CancelRunReques
 	return r.show(ctx, run)
 }
 
-// ListMessages lists the transcript, which is a fold of the journal.
+// ListMessages lists all that was said, which is a fold of the journal.
 func (r *runService) ListMessages(ctx context.Context, req *loopdv1.ListMessagesRequest) (*loopdv1.ListMessagesResponse, error) {
 	ref := runRef(tenant(ctx), req.GetParent())
 	events, err := r.s.allEvents(ctx, ref)
@@ -270,7 +270,7 @@ func (r *runService) ListMessages(ctx context.Context, req *loopdv1.ListMessages
 			return nil, err
 		}
 	}
-	page, token, err := slicePage(req, state.Transcript())
+	page, token, err := slicePage(req, state.Messages())
 	if err != nil {
 		return nil, err
 	}

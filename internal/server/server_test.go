@@ -264,6 +264,7 @@ type worker struct {
 	seen  int64 // signals
 
 	children []loop.ChildStart // of the next batch
+	results  []loop.FullResult // the same
 }
 
 // claim takes the only run that waits.
@@ -293,8 +294,8 @@ func (w *world) claim() *worker {
 // append writes facts in one batch, as the engine does.
 func (k *worker) append(bodies ...loop.Body) {
 	k.w.t.Helper()
-	batch := postgres.Batch{SignalsSeen: k.seen, Children: k.children}
-	k.children = nil
+	batch := postgres.Batch{SignalsSeen: k.seen, Children: k.children, Results: k.results}
+	k.children, k.results = nil, nil
 	for _, body := range bodies {
 		e := loop.Event{Seq: k.state.Seq() + 1, At: time.Now().UTC(), Epoch: k.lease.Epoch, Body: body}
 		if err := k.state.Apply(e); err != nil {

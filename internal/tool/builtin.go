@@ -44,6 +44,14 @@ var builtins = map[loop.Builtin]loop.ToolSpec{
 		Description: "Find notes that hold all of these words, exactly as they are written; best first.",
 		Schema:      schema(`"query":{"type":"string","minLength":1}`, "query"),
 	},
+	loop.BuiltinReadResult: {
+		Name: "read_result", Effect: loop.ReadOnly,
+		Description: "Read more of the result of an earlier call: what was cut because it was too long, or left out later to save room. Read a part by its offset, or find the lines that hold a text.",
+		Schema: schema(`"call":{"type":"string","minLength":1,"maxLength":64,"description":"the call, as it was named where its result was cut, such as c3-1"},
+			"offset":{"type":"integer","minimum":0,"description":"from which byte on; default 0"},
+			"limit":{"type":"integer","minimum":1,"description":"how many bytes at most; default as many as can be shown"},
+			"find":{"type":"string","minLength":1,"description":"instead: list the lines that hold exactly this text"}`, "call"),
+	},
 }
 
 // schema is an object with these properties and no others.

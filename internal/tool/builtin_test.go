@@ -19,6 +19,7 @@ func TestBuiltins(t *testing.T) {
 		loop.BuiltinMemoryGet:    {`{"key":"k"}`, `{"key":""}`},
 		loop.BuiltinMemoryPut:    {`{"key":"k","text":""}`, `{"key":"k"}`},
 		loop.BuiltinMemorySearch: {`{"query":"red"}`, `{"q":"red"}`},
+		loop.BuiltinReadResult:   {`{"call":"c3-1","offset":4000,"find":"x"}`, `{"offset":1}`},
 	} {
 		spec, err := Builtin(name, nil)
 		if err != nil || spec.Name == "" || spec.Description == "" || spec.Effect == "" || spec.Builtin != name {

@@ -98,6 +98,8 @@ type Request struct {
 	Call    loop.ToolCall
 	Key     string // idempotency key, the same for every attempt of the call
 	Attempt int    // from 1
+	// MaxResult is how much of the result the model will see, in bytes. Zero: not known.
+	MaxResult int64
 }
 
 // Call sends the call once and says in the reply's Outcome what came of it. It

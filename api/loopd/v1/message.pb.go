@@ -88,7 +88,7 @@ type Message struct {
 	Parts []*Part `protobuf:"bytes,4,rep,name=parts,proto3" json:"parts,omitempty"`
 	// When it was recorded.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Where it came from: "input", "model", "tool", "guard" (a nudge, a request to correct the answer, the request to wrap up) or "user" (what somebody said who resumed the run).
+	// Where it came from: "input", "model", "tool", "guard" (a nudge, a request to correct the answer, the request to wrap up, what stands for a part that the model no longer reads) or "user" (what somebody said who resumed the run).
 	Source        string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -135,7 +135,7 @@ func (x ToolResultStatus_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ToolResultStatus_Status.Descriptor instead.
 func (ToolResultStatus_Status) EnumDescriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{24, 0}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{25, 0}
 }
 
 // CreateRunRequest asks for a run.
@@ -1038,6 +1038,52 @@ func (x *ListToolCallsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// GetToolCallResultRequest names a tool call.
+type GetToolCallResultRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "runs/{run}/toolCalls/{call}".
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetToolCallResultRequest) Reset() {
+	*x = GetToolCallResultRequest{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetToolCallResultRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetToolCallResultRequest) ProtoMessage() {}
+
+func (x *GetToolCallResultRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetToolCallResultRequest.ProtoReflect.Descriptor instead.
+func (*GetToolCallResultRequest) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *GetToolCallResultRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // ListEventsRequest asks for events of a run.
 type ListEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1053,7 +1099,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1111,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[13]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1124,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{13}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListEventsRequest) GetParent() string {
@@ -1115,7 +1161,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1173,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[14]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1186,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{14}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -1172,7 +1218,7 @@ type StreamEventsRequest struct {
 
 func (x *StreamEventsRequest) Reset() {
 	*x = StreamEventsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1184,7 +1230,7 @@ func (x *StreamEventsRequest) String() string {
 func (*StreamEventsRequest) ProtoMessage() {}
 
 func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[15]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1197,7 +1243,7 @@ func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsRequest.ProtoReflect.Descriptor instead.
 func (*StreamEventsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{15}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StreamEventsRequest) GetParent() string {
@@ -1241,7 +1287,7 @@ type StreamEventsResponse struct {
 
 func (x *StreamEventsResponse) Reset() {
 	*x = StreamEventsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1299,7 @@ func (x *StreamEventsResponse) String() string {
 func (*StreamEventsResponse) ProtoMessage() {}
 
 func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[16]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1312,7 @@ func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsResponse.ProtoReflect.Descriptor instead.
 func (*StreamEventsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{16}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StreamEventsResponse) GetKind() isStreamEventsResponse_Kind {
@@ -1363,7 +1409,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1421,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[17]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1434,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{17}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Delta) GetModelCall() int32 {
@@ -1428,7 +1474,7 @@ type Fragment struct {
 
 func (x *Fragment) Reset() {
 	*x = Fragment{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1486,7 @@ func (x *Fragment) String() string {
 func (*Fragment) ProtoMessage() {}
 
 func (x *Fragment) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[18]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1499,7 @@ func (x *Fragment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fragment.ProtoReflect.Descriptor instead.
 func (*Fragment) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{18}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Fragment) GetKind() string {
@@ -1487,7 +1533,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1545,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[19]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1558,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{19}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{20}
 }
 
 // End says that a stream is complete.
@@ -1526,7 +1572,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1584,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[20]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1597,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{20}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *End) GetState() RunState {
@@ -1576,7 +1622,7 @@ type SubmitToolResultsRequest struct {
 
 func (x *SubmitToolResultsRequest) Reset() {
 	*x = SubmitToolResultsRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1588,7 +1634,7 @@ func (x *SubmitToolResultsRequest) String() string {
 func (*SubmitToolResultsRequest) ProtoMessage() {}
 
 func (x *SubmitToolResultsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[21]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1601,7 +1647,7 @@ func (x *SubmitToolResultsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitToolResultsRequest.ProtoReflect.Descriptor instead.
 func (*SubmitToolResultsRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{21}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SubmitToolResultsRequest) GetName() string {
@@ -1645,7 +1691,7 @@ type ToolResultInput struct {
 
 func (x *ToolResultInput) Reset() {
 	*x = ToolResultInput{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1703,7 @@ func (x *ToolResultInput) String() string {
 func (*ToolResultInput) ProtoMessage() {}
 
 func (x *ToolResultInput) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[22]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1716,7 @@ func (x *ToolResultInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResultInput.ProtoReflect.Descriptor instead.
 func (*ToolResultInput) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{22}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ToolResultInput) GetCall() string {
@@ -1743,7 +1789,7 @@ type SubmitToolResultsResponse struct {
 
 func (x *SubmitToolResultsResponse) Reset() {
 	*x = SubmitToolResultsResponse{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1801,7 @@ func (x *SubmitToolResultsResponse) String() string {
 func (*SubmitToolResultsResponse) ProtoMessage() {}
 
 func (x *SubmitToolResultsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[23]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1814,7 @@ func (x *SubmitToolResultsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitToolResultsResponse.ProtoReflect.Descriptor instead.
 func (*SubmitToolResultsResponse) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{23}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SubmitToolResultsResponse) GetRun() *Run {
@@ -1802,7 +1848,7 @@ type ToolResultStatus struct {
 
 func (x *ToolResultStatus) Reset() {
 	*x = ToolResultStatus{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +1860,7 @@ func (x *ToolResultStatus) String() string {
 func (*ToolResultStatus) ProtoMessage() {}
 
 func (x *ToolResultStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[24]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +1873,7 @@ func (x *ToolResultStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResultStatus.ProtoReflect.Descriptor instead.
 func (*ToolResultStatus) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{24}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ToolResultStatus) GetCall() string {
@@ -1875,7 +1921,7 @@ type ApproveToolCallRequest struct {
 
 func (x *ApproveToolCallRequest) Reset() {
 	*x = ApproveToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +1933,7 @@ func (x *ApproveToolCallRequest) String() string {
 func (*ApproveToolCallRequest) ProtoMessage() {}
 
 func (x *ApproveToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[25]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +1946,7 @@ func (x *ApproveToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveToolCallRequest.ProtoReflect.Descriptor instead.
 func (*ApproveToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{25}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ApproveToolCallRequest) GetName() string {
@@ -1946,7 +1992,7 @@ type DenyToolCallRequest struct {
 
 func (x *DenyToolCallRequest) Reset() {
 	*x = DenyToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[26]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1958,7 +2004,7 @@ func (x *DenyToolCallRequest) String() string {
 func (*DenyToolCallRequest) ProtoMessage() {}
 
 func (x *DenyToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[26]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1971,7 +2017,7 @@ func (x *DenyToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyToolCallRequest.ProtoReflect.Descriptor instead.
 func (*DenyToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{26}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DenyToolCallRequest) GetName() string {
@@ -2014,7 +2060,7 @@ type ResolveToolCallRequest struct {
 
 func (x *ResolveToolCallRequest) Reset() {
 	*x = ResolveToolCallRequest{}
-	mi := &file_loopd_v1_run_service_proto_msgTypes[27]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2072,7 @@ func (x *ResolveToolCallRequest) String() string {
 func (*ResolveToolCallRequest) ProtoMessage() {}
 
 func (x *ResolveToolCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_run_service_proto_msgTypes[27]
+	mi := &file_loopd_v1_run_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2085,7 @@ func (x *ResolveToolCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveToolCallRequest.ProtoReflect.Descriptor instead.
 func (*ResolveToolCallRequest) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{27}
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ResolveToolCallRequest) GetName() string {
@@ -2167,7 +2213,10 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x15ListToolCallsResponse\x121\n" +
 	"\n" +
 	"tool_calls\x18\x01 \x03(\v2\x12.loopd.v1.ToolCallR\ttoolCalls\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc9\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa0\x01\n" +
+	"\x18GetToolCallResultRequest\x12\x83\x01\n" +
+	"\x04name\x18\x01 \x01(\tBo\xe2A\x01\x02\xfaA\x14\n" +
+	"\x12loopd.dev/ToolCall\xbaHQ\xc8\x01\x01rL2J^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/toolCalls/[a-z0-9-]{1,64}$R\x04name\"\xc9\x01\n" +
 	"\x11ListEventsRequest\x12h\n" +
 	"\x06parent\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
 	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x06parent\x12$\n" +
@@ -2254,7 +2303,7 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x16RESOLUTION_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14RESOLUTION_SUCCEEDED\x10\x01\x12\x1b\n" +
 	"\x17RESOLUTION_NOT_EXECUTED\x10\x02\x12\x14\n" +
-	"\x10RESOLUTION_RETRY\x10\x032\xb1\f\n" +
+	"\x10RESOLUTION_RETRY\x10\x032\xb2\r\n" +
 	"\n" +
 	"RunService\x12K\n" +
 	"\tCreateRun\x12\x1a.loopd.v1.CreateRunRequest\x1a\r.loopd.v1.Run\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/runs\x12K\n" +
@@ -2266,7 +2315,8 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\bPauseRun\x12\x19.loopd.v1.PauseRunRequest\x1a\r.loopd.v1.Run\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/{name=runs/*}:pause\x12[\n" +
 	"\tResumeRun\x12\x1a.loopd.v1.ResumeRunRequest\x1a\r.loopd.v1.Run\"#\x82\xd3\xe4\x93\x02\x1d:\x01*\"\x18/v1/{name=runs/*}:resume\x12s\n" +
 	"\fListMessages\x12\x1d.loopd.v1.ListMessagesRequest\x1a\x1e.loopd.v1.ListMessagesResponse\"$\x82\xd3\xe4\x93\x02\x1e\x12\x1c/v1/{parent=runs/*}/messages\x12w\n" +
-	"\rListToolCalls\x12\x1e.loopd.v1.ListToolCallsRequest\x1a\x1f.loopd.v1.ListToolCallsResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=runs/*}/toolCalls\x12k\n" +
+	"\rListToolCalls\x12\x1e.loopd.v1.ListToolCallsRequest\x1a\x1f.loopd.v1.ListToolCallsResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=runs/*}/toolCalls\x12\x7f\n" +
+	"\x11GetToolCallResult\x12\".loopd.v1.GetToolCallResultRequest\x1a\x18.loopd.v1.ToolCallResult\",\x82\xd3\xe4\x93\x02&\x12$/v1/{name=runs/*/toolCalls/*}:result\x12k\n" +
 	"\n" +
 	"ListEvents\x12\x1b.loopd.v1.ListEventsRequest\x1a\x1c.loopd.v1.ListEventsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/{parent=runs/*}/events\x12z\n" +
 	"\fStreamEvents\x12\x1d.loopd.v1.StreamEventsRequest\x1a\x1e.loopd.v1.StreamEventsResponse\")\x82\xd3\xe4\x93\x02#\x12!/v1/{parent=runs/*}/events:stream0\x01\x12\x8c\x01\n" +
@@ -2288,7 +2338,7 @@ func file_loopd_v1_run_service_proto_rawDescGZIP() []byte {
 }
 
 var file_loopd_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_loopd_v1_run_service_proto_goTypes = []any{
 	(Resolution)(0),                   // 0: loopd.v1.Resolution
 	(ToolResultStatus_Status)(0),      // 1: loopd.v1.ToolResultStatus.Status
@@ -2305,55 +2355,57 @@ var file_loopd_v1_run_service_proto_goTypes = []any{
 	(*ListMessagesResponse)(nil),      // 12: loopd.v1.ListMessagesResponse
 	(*ListToolCallsRequest)(nil),      // 13: loopd.v1.ListToolCallsRequest
 	(*ListToolCallsResponse)(nil),     // 14: loopd.v1.ListToolCallsResponse
-	(*ListEventsRequest)(nil),         // 15: loopd.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),        // 16: loopd.v1.ListEventsResponse
-	(*StreamEventsRequest)(nil),       // 17: loopd.v1.StreamEventsRequest
-	(*StreamEventsResponse)(nil),      // 18: loopd.v1.StreamEventsResponse
-	(*Delta)(nil),                     // 19: loopd.v1.Delta
-	(*Fragment)(nil),                  // 20: loopd.v1.Fragment
-	(*Heartbeat)(nil),                 // 21: loopd.v1.Heartbeat
-	(*End)(nil),                       // 22: loopd.v1.End
-	(*SubmitToolResultsRequest)(nil),  // 23: loopd.v1.SubmitToolResultsRequest
-	(*ToolResultInput)(nil),           // 24: loopd.v1.ToolResultInput
-	(*SubmitToolResultsResponse)(nil), // 25: loopd.v1.SubmitToolResultsResponse
-	(*ToolResultStatus)(nil),          // 26: loopd.v1.ToolResultStatus
-	(*ApproveToolCallRequest)(nil),    // 27: loopd.v1.ApproveToolCallRequest
-	(*DenyToolCallRequest)(nil),       // 28: loopd.v1.DenyToolCallRequest
-	(*ResolveToolCallRequest)(nil),    // 29: loopd.v1.ResolveToolCallRequest
-	nil,                               // 30: loopd.v1.CreateRunRequest.LabelsEntry
-	(*Limits)(nil),                    // 31: loopd.v1.Limits
-	(RunState)(0),                     // 32: loopd.v1.RunState
-	(*Run)(nil),                       // 33: loopd.v1.Run
-	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
-	(*Message)(nil),                   // 35: loopd.v1.Message
-	(ToolCallState)(0),                // 36: loopd.v1.ToolCallState
-	(*ToolCall)(nil),                  // 37: loopd.v1.ToolCall
-	(*Event)(nil),                     // 38: loopd.v1.Event
-	(ErrorReason)(0),                  // 39: loopd.v1.ErrorReason
+	(*GetToolCallResultRequest)(nil),  // 15: loopd.v1.GetToolCallResultRequest
+	(*ListEventsRequest)(nil),         // 16: loopd.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),        // 17: loopd.v1.ListEventsResponse
+	(*StreamEventsRequest)(nil),       // 18: loopd.v1.StreamEventsRequest
+	(*StreamEventsResponse)(nil),      // 19: loopd.v1.StreamEventsResponse
+	(*Delta)(nil),                     // 20: loopd.v1.Delta
+	(*Fragment)(nil),                  // 21: loopd.v1.Fragment
+	(*Heartbeat)(nil),                 // 22: loopd.v1.Heartbeat
+	(*End)(nil),                       // 23: loopd.v1.End
+	(*SubmitToolResultsRequest)(nil),  // 24: loopd.v1.SubmitToolResultsRequest
+	(*ToolResultInput)(nil),           // 25: loopd.v1.ToolResultInput
+	(*SubmitToolResultsResponse)(nil), // 26: loopd.v1.SubmitToolResultsResponse
+	(*ToolResultStatus)(nil),          // 27: loopd.v1.ToolResultStatus
+	(*ApproveToolCallRequest)(nil),    // 28: loopd.v1.ApproveToolCallRequest
+	(*DenyToolCallRequest)(nil),       // 29: loopd.v1.DenyToolCallRequest
+	(*ResolveToolCallRequest)(nil),    // 30: loopd.v1.ResolveToolCallRequest
+	nil,                               // 31: loopd.v1.CreateRunRequest.LabelsEntry
+	(*Limits)(nil),                    // 32: loopd.v1.Limits
+	(RunState)(0),                     // 33: loopd.v1.RunState
+	(*Run)(nil),                       // 34: loopd.v1.Run
+	(*durationpb.Duration)(nil),       // 35: google.protobuf.Duration
+	(*Message)(nil),                   // 36: loopd.v1.Message
+	(ToolCallState)(0),                // 37: loopd.v1.ToolCallState
+	(*ToolCall)(nil),                  // 38: loopd.v1.ToolCall
+	(*Event)(nil),                     // 39: loopd.v1.Event
+	(ErrorReason)(0),                  // 40: loopd.v1.ErrorReason
+	(*ToolCallResult)(nil),            // 41: loopd.v1.ToolCallResult
 }
 var file_loopd_v1_run_service_proto_depIdxs = []int32{
-	31, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
-	30, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
+	32, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
+	31, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
 	3,  // 2: loopd.v1.CreateRunRequest.attachments:type_name -> loopd.v1.Attachment
-	32, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
-	33, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
-	34, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	31, // 6: loopd.v1.ResumeRunRequest.limits:type_name -> loopd.v1.Limits
-	35, // 7: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
-	36, // 8: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
-	37, // 9: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
-	38, // 10: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
-	38, // 11: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
-	21, // 12: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
-	22, // 13: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
-	19, // 14: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
-	20, // 15: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
-	32, // 16: loopd.v1.End.state:type_name -> loopd.v1.RunState
-	24, // 17: loopd.v1.SubmitToolResultsRequest.results:type_name -> loopd.v1.ToolResultInput
-	33, // 18: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
-	26, // 19: loopd.v1.SubmitToolResultsResponse.results:type_name -> loopd.v1.ToolResultStatus
+	33, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
+	34, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
+	35, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	32, // 6: loopd.v1.ResumeRunRequest.limits:type_name -> loopd.v1.Limits
+	36, // 7: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
+	37, // 8: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
+	38, // 9: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
+	39, // 10: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
+	39, // 11: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
+	22, // 12: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
+	23, // 13: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
+	20, // 14: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
+	21, // 15: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
+	33, // 16: loopd.v1.End.state:type_name -> loopd.v1.RunState
+	25, // 17: loopd.v1.SubmitToolResultsRequest.results:type_name -> loopd.v1.ToolResultInput
+	34, // 18: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
+	27, // 19: loopd.v1.SubmitToolResultsResponse.results:type_name -> loopd.v1.ToolResultStatus
 	1,  // 20: loopd.v1.ToolResultStatus.status:type_name -> loopd.v1.ToolResultStatus.Status
-	39, // 21: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
+	40, // 21: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
 	0,  // 22: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
 	2,  // 23: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
 	4,  // 24: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
@@ -2364,29 +2416,31 @@ var file_loopd_v1_run_service_proto_depIdxs = []int32{
 	10, // 29: loopd.v1.RunService.ResumeRun:input_type -> loopd.v1.ResumeRunRequest
 	11, // 30: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
 	13, // 31: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
-	15, // 32: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
-	17, // 33: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
-	23, // 34: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
-	27, // 35: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
-	28, // 36: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
-	29, // 37: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
-	33, // 38: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
-	33, // 39: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
-	6,  // 40: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
-	33, // 41: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
-	33, // 42: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
-	33, // 43: loopd.v1.RunService.PauseRun:output_type -> loopd.v1.Run
-	33, // 44: loopd.v1.RunService.ResumeRun:output_type -> loopd.v1.Run
-	12, // 45: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
-	14, // 46: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
-	16, // 47: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
-	18, // 48: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
-	25, // 49: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
-	37, // 50: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
-	37, // 51: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
-	37, // 52: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
-	38, // [38:53] is the sub-list for method output_type
-	23, // [23:38] is the sub-list for method input_type
+	15, // 32: loopd.v1.RunService.GetToolCallResult:input_type -> loopd.v1.GetToolCallResultRequest
+	16, // 33: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
+	18, // 34: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
+	24, // 35: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
+	28, // 36: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
+	29, // 37: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
+	30, // 38: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
+	34, // 39: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
+	34, // 40: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
+	6,  // 41: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
+	34, // 42: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
+	34, // 43: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
+	34, // 44: loopd.v1.RunService.PauseRun:output_type -> loopd.v1.Run
+	34, // 45: loopd.v1.RunService.ResumeRun:output_type -> loopd.v1.Run
+	12, // 46: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
+	14, // 47: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
+	41, // 48: loopd.v1.RunService.GetToolCallResult:output_type -> loopd.v1.ToolCallResult
+	17, // 49: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
+	19, // 50: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
+	26, // 51: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
+	38, // 52: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
+	38, // 53: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
+	38, // 54: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
+	39, // [39:55] is the sub-list for method output_type
+	23, // [23:39] is the sub-list for method input_type
 	23, // [23:23] is the sub-list for extension type_name
 	23, // [23:23] is the sub-list for extension extendee
 	0,  // [0:23] is the sub-list for field type_name
@@ -2408,13 +2462,13 @@ func file_loopd_v1_run_service_proto_init() {
 		(*Attachment_Data)(nil),
 		(*Attachment_Uri)(nil),
 	}
-	file_loopd_v1_run_service_proto_msgTypes[16].OneofWrappers = []any{
+	file_loopd_v1_run_service_proto_msgTypes[17].OneofWrappers = []any{
 		(*StreamEventsResponse_Event)(nil),
 		(*StreamEventsResponse_Heartbeat)(nil),
 		(*StreamEventsResponse_End)(nil),
 		(*StreamEventsResponse_Delta)(nil),
 	}
-	file_loopd_v1_run_service_proto_msgTypes[22].OneofWrappers = []any{
+	file_loopd_v1_run_service_proto_msgTypes[23].OneofWrappers = []any{
 		(*ToolResultInput_Content)(nil),
 		(*ToolResultInput_Error)(nil),
 	}
@@ -2424,7 +2478,7 @@ func file_loopd_v1_run_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_run_service_proto_rawDesc), len(file_loopd_v1_run_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

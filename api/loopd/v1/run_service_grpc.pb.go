@@ -28,6 +28,7 @@ const (
 	RunService_ResumeRun_FullMethodName         = "/loopd.v1.RunService/ResumeRun"
 	RunService_ListMessages_FullMethodName      = "/loopd.v1.RunService/ListMessages"
 	RunService_ListToolCalls_FullMethodName     = "/loopd.v1.RunService/ListToolCalls"
+	RunService_GetToolCallResult_FullMethodName = "/loopd.v1.RunService/GetToolCallResult"
 	RunService_ListEvents_FullMethodName        = "/loopd.v1.RunService/ListEvents"
 	RunService_StreamEvents_FullMethodName      = "/loopd.v1.RunService/StreamEvents"
 	RunService_SubmitToolResults_FullMethodName = "/loopd.v1.RunService/SubmitToolResults"
@@ -59,10 +60,12 @@ type RunServiceClient interface {
 	PauseRun(ctx context.Context, in *PauseRunRequest, opts ...grpc.CallOption) (*Run, error)
 	// Resumes a paused run, with raised limits if they are given. A run that a guard paused goes on only if the limit that its required_actions name is raised, or, if they take an input, with an input. What the run has spent counts on.
 	ResumeRun(ctx context.Context, in *ResumeRunRequest, opts ...grpc.CallOption) (*Run, error)
-	// Lists the transcript of a run, oldest message first.
+	// Lists the transcript of a run, oldest message first: all that was said, also what the model no longer reads because the transcript was made shorter.
 	ListMessages(ctx context.Context, in *ListMessagesRequest, opts ...grpc.CallOption) (*ListMessagesResponse, error)
 	// Lists the tool calls of a run in the order the model asked for them, or of all runs those that wait for somebody, by run.
 	ListToolCalls(ctx context.Context, in *ListToolCallsRequest, opts ...grpc.CallOption) (*ListToolCallsResponse, error)
+	// Reads the result of a tool call in full: all that loopd read of it, where the model may have been shown a part.
+	GetToolCallResult(ctx context.Context, in *GetToolCallResultRequest, opts ...grpc.CallOption) (*ToolCallResult, error)
 	// Lists the journal of a run, oldest event first. Over REST, a request that accepts text/event-stream gets StreamEvents as server-sent events instead, and may have its parameters.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// Streams the journal of a run, from any event on and live, until the run has ended. With include_deltas also answers while they are written; as server-sent events these are named "delta" and have no id.
@@ -175,6 +178,16 @@ func (c *runServiceClient) ListToolCalls(ctx context.Context, in *ListToolCallsR
 	return out, nil
 }
 
+func (c *runServiceClient) GetToolCallResult(ctx context.Context, in *GetToolCallResultRequest, opts ...grpc.CallOption) (*ToolCallResult, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ToolCallResult)
+	err := c.cc.Invoke(ctx, RunService_GetToolCallResult_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *runServiceClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListEventsResponse)
@@ -267,10 +280,12 @@ type RunServiceServer interface {
 	PauseRun(context.Context, *PauseRunRequest) (*Run, error)
 	// Resumes a paused run, with raised limits if they are given. A run that a guard paused goes on only if the limit that its required_actions name is raised, or, if they take an input, with an input. What the run has spent counts on.
 	ResumeRun(context.Context, *ResumeRunRequest) (*Run, error)
-	// Lists the transcript of a run, oldest message first.
+	// Lists the transcript of a run, oldest message first: all that was said, also what the model no longer reads because the transcript was made shorter.
 	ListMessages(context.Context, *ListMessagesRequest) (*ListMessagesResponse, error)
 	// Lists the tool calls of a run in the order the model asked for them, or of all runs those that wait for somebody, by run.
 	ListToolCalls(context.Context, *ListToolCallsRequest) (*ListToolCallsResponse, error)
+	// Reads the result of a tool call in full: all that loopd read of it, where the model may have been shown a part.
+	GetToolCallResult(context.Context, *GetToolCallResultRequest) (*ToolCallResult, error)
 	// Lists the journal of a run, oldest event first. Over REST, a request that accepts text/event-stream gets StreamEvents as server-sent events instead, and may have its parameters.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// Streams the journal of a run, from any event on and live, until the run has ended. With include_deltas also answers while they are written; as server-sent events these are named "delta" and have no id.
@@ -319,6 +334,9 @@ func (UnimplementedRunServiceServer) ListMessages(context.Context, *ListMessages
 }
 func (UnimplementedRunServiceServer) ListToolCalls(context.Context, *ListToolCallsRequest) (*ListToolCallsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListToolCalls not implemented")
+}
+func (UnimplementedRunServiceServer) GetToolCallResult(context.Context, *GetToolCallResultRequest) (*ToolCallResult, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetToolCallResult not implemented")
 }
 func (UnimplementedRunServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
@@ -521,6 +539,24 @@ func _RunService_ListToolCalls_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RunService_GetToolCallResult_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetToolCallResultRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunServiceServer).GetToolCallResult(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RunService_GetToolCallResult_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunServiceServer).GetToolCallResult(ctx, req.(*GetToolCallResultRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RunService_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListEventsRequest)
 	if err := dec(in); err != nil {
@@ -664,6 +700,10 @@ var RunService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListToolCalls",
 			Handler:    _RunService_ListToolCalls_Handler,
+		},
+		{
+			MethodName: "GetToolCallResult",
+			Handler:    _RunService_GetToolCallResult_Handler,
 		},
 		{
 			MethodName: "ListEvents",

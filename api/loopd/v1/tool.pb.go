@@ -163,6 +163,8 @@ const (
 	Builtin_BUILTIN_MEMORY_PUT Builtin = 5
 	// Finds notes of the agent.
 	Builtin_BUILTIN_MEMORY_SEARCH Builtin = 6
+	// Reads the result of an earlier call of the run in full, in parts or by a word that it holds: what was too long to be shown at once, or was left out later to save room.
+	Builtin_BUILTIN_READ_RESULT Builtin = 7
 )
 
 // Enum value maps for Builtin.
@@ -175,6 +177,7 @@ var (
 		4: "BUILTIN_MEMORY_GET",
 		5: "BUILTIN_MEMORY_PUT",
 		6: "BUILTIN_MEMORY_SEARCH",
+		7: "BUILTIN_READ_RESULT",
 	}
 	Builtin_value = map[string]int32{
 		"BUILTIN_UNSPECIFIED":   0,
@@ -184,6 +187,7 @@ var (
 		"BUILTIN_MEMORY_GET":    4,
 		"BUILTIN_MEMORY_PUT":    5,
 		"BUILTIN_MEMORY_SEARCH": 6,
+		"BUILTIN_READ_RESULT":   7,
 	}
 )
 
@@ -1084,7 +1088,7 @@ const file_loopd_v1_tool_proto_rawDesc = "" +
 	"\x19APPROVAL_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13APPROVAL_MODE_NEVER\x10\x01\x12\x18\n" +
 	"\x14APPROVAL_MODE_ALWAYS\x10\x02\x12\x16\n" +
-	"\x12APPROVAL_MODE_WHEN\x10\x03*\xaa\x01\n" +
+	"\x12APPROVAL_MODE_WHEN\x10\x03*\xc3\x01\n" +
 	"\aBuiltin\x12\x17\n" +
 	"\x13BUILTIN_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fBUILTIN_WAIT\x10\x01\x12\x15\n" +
@@ -1092,7 +1096,8 @@ const file_loopd_v1_tool_proto_rawDesc = "" +
 	"\x0eBUILTIN_FINISH\x10\x03\x12\x16\n" +
 	"\x12BUILTIN_MEMORY_GET\x10\x04\x12\x16\n" +
 	"\x12BUILTIN_MEMORY_PUT\x10\x05\x12\x19\n" +
-	"\x15BUILTIN_MEMORY_SEARCH\x10\x06*a\n" +
+	"\x15BUILTIN_MEMORY_SEARCH\x10\x06\x12\x17\n" +
+	"\x13BUILTIN_READ_RESULT\x10\a*a\n" +
 	"\bHttpBody\x12\x19\n" +
 	"\x15HTTP_BODY_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eHTTP_BODY_JSON\x10\x01\x12\x12\n" +

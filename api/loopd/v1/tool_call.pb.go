@@ -120,6 +120,88 @@ func (ToolCallState) EnumDescriptor() ([]byte, []int) {
 	return file_loopd_v1_tool_call_proto_rawDescGZIP(), []int{0}
 }
 
+// ToolCallResult is the result of a tool call in full.
+type ToolCallResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The call, "runs/{run}/toolCalls/{call}".
+	ToolCall string `protobuf:"bytes,1,opt,name=tool_call,json=toolCall,proto3" json:"tool_call,omitempty"`
+	// Name of the tool, as the model wrote it.
+	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	// How the call ended; the words are those of ToolCall.outcome. Empty: no result yet.
+	Outcome string `protobuf:"bytes,3,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// All that loopd read of the answer, as text: at most 1 MiB of what an HTTP or MCP tool sent. Bytes that are no text are replaced or described.
+	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
+	// Size of the tool's answer as received, in bytes.
+	ResultBytes   int64 `protobuf:"varint,5,opt,name=result_bytes,json=resultBytes,proto3" json:"result_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolCallResult) Reset() {
+	*x = ToolCallResult{}
+	mi := &file_loopd_v1_tool_call_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolCallResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolCallResult) ProtoMessage() {}
+
+func (x *ToolCallResult) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_tool_call_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolCallResult.ProtoReflect.Descriptor instead.
+func (*ToolCallResult) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_tool_call_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ToolCallResult) GetToolCall() string {
+	if x != nil {
+		return x.ToolCall
+	}
+	return ""
+}
+
+func (x *ToolCallResult) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *ToolCallResult) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *ToolCallResult) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ToolCallResult) GetResultBytes() int64 {
+	if x != nil {
+		return x.ResultBytes
+	}
+	return 0
+}
+
 // ToolCall is one request by the model to run a tool. Every call gets exactly one
 // result, whatever happened.
 type ToolCall struct {
@@ -172,7 +254,7 @@ type ToolCall struct {
 
 func (x *ToolCall) Reset() {
 	*x = ToolCall{}
-	mi := &file_loopd_v1_tool_call_proto_msgTypes[0]
+	mi := &file_loopd_v1_tool_call_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -184,7 +266,7 @@ func (x *ToolCall) String() string {
 func (*ToolCall) ProtoMessage() {}
 
 func (x *ToolCall) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_tool_call_proto_msgTypes[0]
+	mi := &file_loopd_v1_tool_call_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -197,7 +279,7 @@ func (x *ToolCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCall.ProtoReflect.Descriptor instead.
 func (*ToolCall) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_tool_call_proto_rawDescGZIP(), []int{0}
+	return file_loopd_v1_tool_call_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *ToolCall) GetName() string {
@@ -351,7 +433,13 @@ var File_loopd_v1_tool_call_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_tool_call_proto_rawDesc = "" +
 	"\n" +
-	"\x18loopd/v1/tool_call.proto\x12\bloopd.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13loopd/v1/tool.proto\"\xe9\a\n" +
+	"\x18loopd/v1/tool_call.proto\x12\bloopd.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13loopd/v1/tool.proto\"\x92\x01\n" +
+	"\x0eToolCallResult\x12\x1b\n" +
+	"\ttool_call\x18\x01 \x01(\tR\btoolCall\x12\x12\n" +
+	"\x04tool\x18\x02 \x01(\tR\x04tool\x12\x18\n" +
+	"\aoutcome\x18\x03 \x01(\tR\aoutcome\x12\x12\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\x12!\n" +
+	"\fresult_bytes\x18\x05 \x01(\x03R\vresultBytes\"\xe9\a\n" +
 	"\bToolCall\x12\x18\n" +
 	"\x04name\x18\x01 \x01(\tB\x04\xe2A\x01\bR\x04name\x12\x1d\n" +
 	"\acall_id\x18\x02 \x01(\tB\x04\xe2A\x01\x03R\x06callId\x12.\n" +
@@ -408,19 +496,20 @@ func file_loopd_v1_tool_call_proto_rawDescGZIP() []byte {
 }
 
 var file_loopd_v1_tool_call_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_loopd_v1_tool_call_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_loopd_v1_tool_call_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_loopd_v1_tool_call_proto_goTypes = []any{
 	(ToolCallState)(0),            // 0: loopd.v1.ToolCallState
-	(*ToolCall)(nil),              // 1: loopd.v1.ToolCall
-	(Effect)(0),                   // 2: loopd.v1.Effect
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*ToolCallResult)(nil),        // 1: loopd.v1.ToolCallResult
+	(*ToolCall)(nil),              // 2: loopd.v1.ToolCall
+	(Effect)(0),                   // 3: loopd.v1.Effect
+	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
 }
 var file_loopd_v1_tool_call_proto_depIdxs = []int32{
-	2, // 0: loopd.v1.ToolCall.effect:type_name -> loopd.v1.Effect
+	3, // 0: loopd.v1.ToolCall.effect:type_name -> loopd.v1.Effect
 	0, // 1: loopd.v1.ToolCall.state:type_name -> loopd.v1.ToolCallState
-	3, // 2: loopd.v1.ToolCall.start_time:type_name -> google.protobuf.Timestamp
-	3, // 3: loopd.v1.ToolCall.end_time:type_name -> google.protobuf.Timestamp
-	3, // 4: loopd.v1.ToolCall.wait_until:type_name -> google.protobuf.Timestamp
+	4, // 2: loopd.v1.ToolCall.start_time:type_name -> google.protobuf.Timestamp
+	4, // 3: loopd.v1.ToolCall.end_time:type_name -> google.protobuf.Timestamp
+	4, // 4: loopd.v1.ToolCall.wait_until:type_name -> google.protobuf.Timestamp
 	5, // [5:5] is the sub-list for method output_type
 	5, // [5:5] is the sub-list for method input_type
 	5, // [5:5] is the sub-list for extension type_name
@@ -440,7 +529,7 @@ func file_loopd_v1_tool_call_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_tool_call_proto_rawDesc), len(file_loopd_v1_tool_call_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   1,
+			NumMessages:   2,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -36,6 +36,7 @@ type fakeRun struct {
 	signals   []loop.Signal
 	head      loop.Head
 	calls     map[string]loop.CallHead
+	results   []loop.FullResult
 	owner     string // empty: nobody's
 	epoch     int64
 	ended     bool
@@ -251,6 +252,7 @@ func (r *fakeRun) write(records []record, b engine.Batch) {
 	for _, c := range b.Calls {
 		r.calls[c.Call.ID] = c
 	}
+	r.results = append(r.results, b.Results...)
 	if len(records) > 0 {
 		r.head, r.ended = b.Head, b.Head.State.Terminal()
 	}
@@ -404,6 +406,13 @@ func (f *Fake) Calls(run loop.RunRef) []loop.CallHead {
 	}
 	slices.SortFunc(calls, func(a, b loop.CallHead) int { return cmp.Compare(a.Call.ID, b.Call.ID) })
 	return calls
+}
+
+// Results returns the whole texts that were kept of the run's results, in order.
+func (f *Fake) Results(run loop.RunRef) []loop.FullResult {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.runs[run].results)
 }
 
 // Owner returns the worker that the run is leased to, "" for none.

@@ -10,10 +10,10 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-// Model answers by a script: the answer that follows n assistant messages is
-// Script[n], whoever asks and however often. Past the script's end, and when no
-// tool may be called, it answers Final. Set its fields before it is used; safe
-// for concurrent use.
+// Model answers by a script: the answer that follows n iterations is Script[n],
+// whoever asks and however often. Past the script's end, and when no tool may be
+// called, it answers Final. Set its fields before it is used; safe for concurrent
+// use.
 type Model struct {
 	Script []Answer
 	// ByInput are the scripts of runs with a certain input, before Script.
@@ -23,6 +23,8 @@ type Model struct {
 	ByModel map[string]func(loop.ModelRequest) Answer
 	// Final is the text of the wrap-up answer, and of every answer past the script.
 	Final string
+	// Summary answers what is asked beside the conversation, without tools.
+	Summary Answer
 
 	mu       sync.Mutex
 	requests []Request
@@ -39,6 +41,8 @@ type Answer struct {
 	Fail []error
 	// NoUsage leaves the usage out.
 	NoUsage bool
+	// Input is how many tokens the answer says that the request had; 0: those of Usage.
+	Input int64
 	// Gate, if not nil, holds the answer back until it is closed or the request
 	// is given up.
 	Gate <-chan struct{}
@@ -121,6 +125,7 @@ func (m *Model) next(req loop.ModelRequest) (Answer, int) {
 		if msg.Role == loop.RoleAssistant {
 			place++
 		}
+		place = max(place, msg.Iteration) // the oldest may have been left out
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,6 +141,9 @@ func (m *Model) next(req loop.ModelRequest) (Answer, int) {
 	m.requests = append(m.requests, Request{req, time.Now()})
 	if byModel != nil {
 		return byModel(req), n
+	}
+	if len(req.Tools) == 0 && !req.ToolsAllowed {
+		return m.Summary, n
 	}
 	script := m.Script
 	if len(req.Messages) > 0 && m.ByInput[req.Messages[0].Text()] != nil {
@@ -157,6 +165,9 @@ func (m *Model) Requests() []Request {
 // build makes the answer as a provider's adapter does.
 func (a Answer) build() loop.ModelAnswer {
 	out := loop.ModelAnswer{Finish: a.Finish, Usage: Usage(), UsageMissing: a.NoUsage, Rate: a.Rate}
+	if a.Input > 0 {
+		out.Usage.InputUncached = a.Input
+	}
 	if a.NoUsage {
 		out.Usage = loop.Usage{}
 	}

@@ -145,27 +145,33 @@ WITH locked AS (
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= $9::bigint
+), kept AS (
+    INSERT INTO results (tenant_id, run_id, call_id, attempt, text)
+    SELECT f.tenant_id, f.run_id, k.call_id, k.attempt, k.text::json
+    FROM fence f, (
+        SELECT unnest($80::text[]) AS call_id, unnest($81::integer[]) AS attempt, unnest($82::text[]) AS text
+    ) k
 ), children AS (
     INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
         next_seq, state, phase, parent_run_id, parent_call_id, root_run_id, depth)
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
            c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
     FROM fence f, (
-        SELECT unnest($2::text[]) AS run_id, unnest($80::text[]) AS agent,
-               unnest($81::bigint[]) AS agent_version, unnest($82::text[]) AS input,
-               unnest($83::text[]) AS limits, unnest($84::text[]) AS labels,
-               unnest($85::text[]) AS source, unnest($86::boolean[]) AS has_output_schema,
-               unnest($87::text[]) AS call_id, unnest($88::text[]) AS root_id,
-               unnest($89::integer[]) AS depth
+        SELECT unnest($2::text[]) AS run_id, unnest($83::text[]) AS agent,
+               unnest($84::bigint[]) AS agent_version, unnest($85::text[]) AS input,
+               unnest($86::text[]) AS limits, unnest($87::text[]) AS labels,
+               unnest($88::text[]) AS source, unnest($89::boolean[]) AS has_output_schema,
+               unnest($90::text[]) AS call_id, unnest($91::text[]) AS root_id,
+               unnest($92::integer[]) AS depth
     ) c
 ), child_events AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($90::text[]) AS body) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($93::text[]) AS body) c
 ), child_accounts AS (
     INSERT INTO accounts (tenant_id, account, limit_pico)
     SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($91::bigint[]) AS limit_pico) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($94::bigint[]) AS limit_pico) c
 ), hearers AS (
     -- What a run that has ended is told is of no use to anybody.
     SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
@@ -177,7 +183,7 @@ WITH locked AS (
     SELECT h.tenant_id, h.run_id, o.kind, o.body::json
     FROM hearers h JOIN (
         SELECT generate_subscripts($3::text[], 1) AS place, unnest($3::text[])::uuid AS run_id,
-               unnest($92::text[]) AS kind, unnest($93::text[]) AS body
+               unnest($95::text[]) AS kind, unnest($96::text[]) AS body
     ) o USING (run_id)
     WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
     ORDER BY o.place
@@ -281,6 +287,9 @@ type AppendEventsParams struct {
 	SettledIterations  []int32
 	SettledTools       []string
 	LimitPico          *int64
+	FullCalls          []string
+	FullAttempts       []int32
+	FullTexts          []string
 	ChildAgents        []string
 	ChildVersions      []int64
 	ChildInputs        []string
@@ -392,6 +401,9 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.SettledIterations,
 			a.SettledTools,
 			a.LimitPico,
+			a.FullCalls,
+			a.FullAttempts,
+			a.FullTexts,
 			a.ChildAgents,
 			a.ChildVersions,
 			a.ChildInputs,

@@ -133,6 +133,12 @@ WITH locked AS (
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= @signals_seen::bigint
+), kept AS (
+    INSERT INTO results (tenant_id, run_id, call_id, attempt, text)
+    SELECT f.tenant_id, f.run_id, k.call_id, k.attempt, k.text::json
+    FROM fence f, (
+        SELECT unnest(@full_calls::text[]) AS call_id, unnest(@full_attempts::integer[]) AS attempt, unnest(@full_texts::text[]) AS text
+    ) k
 ), children AS (
     INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
         next_seq, state, phase, parent_run_id, parent_call_id, root_run_id, depth)

@@ -90,6 +90,7 @@ func Run(t *testing.T, s Suite) {
 	t.Run("resets", s.resets)
 	t.Run("silence", s.silence)
 	t.Run("floods", s.floods)
+	t.Run("compacted", s.compacted)
 }
 
 // names lists the recordings. A recording without an expectation, or the other

@@ -77,13 +77,15 @@ func fragments(m loop.Message) []loop.Delta {
 	return deltas
 }
 
-// sceneOf counts what the model has said and finds the run's input.
+// sceneOf counts what the model has said, also where the run no longer shows the
+// oldest of it, and finds the run's input.
 func sceneOf(req loop.ModelRequest) scene {
 	s := scene{N: 1}
 	for _, m := range req.Messages {
 		if m.Role == loop.RoleAssistant {
 			s.N++
 		}
+		s.N = max(s.N, m.Iteration+1)
 	}
 	if len(req.Messages) > 0 {
 		s.Input = req.Messages[0].Text()
