@@ -16,6 +16,8 @@ import (
 //
 //	run  describes the run: tools=NAME:effect[:pollable],... limits=json_name:value,... schema window=N native
 //	     acts=GUARD:VERDICT,... explain (writes the proof and the gauges of trips)
+//	     probes=N (each question is asked N times more) totals (writes at the end what
+//	     reached the world and what it cost)
 //	>    is what the world says
 //	=    is what the core wants, and what it tells the model; -update writes it
 //	#    is a remark
@@ -30,6 +32,7 @@ import (
 //	approve CALL, deny CALL REASON, resolve CALL RESOLUTION [TEXT], cancel REASON
 //	accept, reject PROBLEM         the output contract
 //	wait DURATION, crash, drain    a drain gives up the model call in flight
+//	reload                         the journal goes through its codec and is folded again
 type script struct {
 	verify  loop.VerifyCall // asked, not answered
 	t       *testing.T
@@ -47,6 +50,9 @@ type script struct {
 	busy  bool                 // something is in flight, or the run waits
 	until time.Time            // what the run waits for, at the latest
 	told  int                  // messages that the model has seen
+
+	totals totals
+	probes int // how often each question is repeated
 }
 
 func playScript(t *testing.T, text string) *script {
@@ -73,6 +79,8 @@ func playScript(t *testing.T, text string) *script {
 	}
 	if s.state == nil || s.state.Head().Stop == nil {
 		t.Errorf("the scenario ends before the run does")
+	} else if s.totals.on {
+		s.sum()
 	}
 	return s
 }
@@ -93,6 +101,7 @@ func (s *script) append(bodies ...loop.Body) {
 			s.t.Fatalf("%s\n%v", strings.Join(s.out, "\n"), err)
 		}
 		s.journal = append(s.journal, e)
+		s.totals.spent(s.state.Head())
 	}
 }
 
@@ -152,6 +161,10 @@ func (s *script) begin(words []string) {
 			}
 		case "window":
 			s.spec.Price.Window = s.number(value)
+		case "probes":
+			s.probes = int(s.number(value))
+		case "totals":
+			s.totals.on = true
 		default:
 			s.t.Fatalf("run has no %q", w)
 		}
@@ -299,6 +312,8 @@ func (s *script) world(verb, rest string) {
 		s.append(loop.Rejection([]string{rest}))
 	case "wait":
 		s.wait(id)
+	case "reload":
+		s.reload()
 	case "crash":
 		s.pass(20 * time.Second)
 		s.claim(true)
@@ -482,7 +497,7 @@ func (s *script) argsHash(id string) string {
 // settle asks the core until the world is needed.
 func (s *script) settle() {
 	for !s.busy && s.state.Head().Stop == nil {
-		action := s.state.Next(s.now)
+		action := s.next()
 		for _, b := range action.Intent() {
 			s.say(b)
 		}
@@ -491,15 +506,18 @@ func (s *script) settle() {
 		case loop.Record, loop.End:
 		case loop.CallModel:
 			s.model, s.busy = &a, true
+			s.totals.requests++
 			s.tell(a.Request)
 		case loop.CallTools:
 			s.busy = true
 			for _, send := range a.Sends {
 				s.sends[send.Call.ID] = send
+				s.totals.sent(send.Spec.Name)
 				s.printf("send %s %s %s attempt=%d", send.Call.ID, send.Call.Name, send.Call.Args, send.Attempt)
 			}
 		case loop.VerifyCall:
 			s.verify, s.busy = a, true
+			s.totals.sent(a.Send.Spec.Name)
 			s.printf("verify %s with %s %s", a.CallID, a.Send.Call.Name, a.Send.Call.Args)
 		case loop.CountInput:
 			s.busy = true

@@ -1,0 +1,91 @@
+package loop_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// totals are what a whole scenario came to: what reached the world, and what it cost.
+type totals struct {
+	on       bool
+	requests int            // to models
+	tools    map[string]int // sends, by tool; looks of a wait and of a verification too
+	most     loop.USD       // spent and held, at its highest
+}
+
+// sent counts one send.
+func (t *totals) sent(tool string) {
+	if t.tools == nil {
+		t.tools = map[string]int{}
+	}
+	t.tools[tool]++
+}
+
+// spent notes what a head says of the money.
+func (t *totals) spent(h loop.Head) { t.most = max(t.most, h.Cost.Total()+h.Held) }
+
+// sum writes the totals of the scenario that has ended.
+func (s *script) sum() {
+	h := s.state.Head()
+	tools := make([]string, 0, len(s.totals.tools))
+	for _, name := range slices.Sorted(maps.Keys(s.totals.tools)) {
+		tools = append(tools, fmt.Sprintf("%s:%d", name, s.totals.tools[name]))
+	}
+	effects := make([]string, 0, len(h.SideEffects))
+	for _, e := range h.SideEffects {
+		effects = append(effects, fmt.Sprintf("%s:%s:%s", e.CallID, e.Tool, e.State))
+	}
+	s.printf("total state=%s reason=%s requests=%d sent=%s effects=%s", h.State, h.Stop.Reason, s.totals.requests, listed(tools), listed(effects))
+	s.printf("  tokens=%d/%d cost=%s never_above=%s of %s trips=%d",
+		h.Usage.Input(), h.Usage.AllOutput(), h.Cost.Total(), s.totals.most, s.spec.Limits.Cost, len(s.state.Trips()))
+}
+
+func listed(items []string) string {
+	if len(items) == 0 {
+		return "none"
+	}
+	return strings.Join(items, ",")
+}
+
+// next asks the core what to do; with probes, again and again, as whoever only wants
+// to know does. The answer must stay the same.
+func (s *script) next() loop.Action {
+	s.t.Helper()
+	action := s.state.Next(s.now)
+	for range s.probes {
+		if again := s.state.Next(s.now); !same(action, again) {
+			s.t.Fatalf("asked again the core wants something else:\n%s", diff(action, again))
+		}
+	}
+	return action
+}
+
+// reload throws the state away and folds what a store gives back.
+func (s *script) reload() {
+	s.t.Helper()
+	events := make([]loop.Event, 0, len(s.journal))
+	for _, e := range s.journal {
+		kind, text, err := loop.EncodeBody(e.Body)
+		if err != nil {
+			s.t.Fatalf("encode event %d: %v", e.Seq, err)
+		}
+		if e.Body, err = loop.DecodeBody(kind, text); err != nil {
+			s.t.Fatalf("decode event %d: %v", e.Seq, err)
+		}
+		events = append(events, e)
+	}
+	state, err := loop.Fold(theRun, events)
+	if err != nil {
+		s.t.Fatalf("fold: %v", err)
+	}
+	if d := cmp.Diff(s.state.Head(), state.Head()); d != "" {
+		s.t.Fatalf("the head differs after a reload (-before +after):\n%s", d)
+	}
+	s.state, s.journal = state, events
+}
