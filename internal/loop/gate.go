@@ -73,6 +73,8 @@ func (g *gate) judge(c *call) {
 		// An approver's edit may have made two calls equal that were not.
 		twin := g.s.calls.done(c, g.starting)
 		switch {
+		case g.late && c.Attempt > 0: // it may have run, so it was not skipped
+			g.refuse(c, OutcomeCancelled, c.neverAgain("the run is out of time"))
 		case g.late:
 			g.refuse(c, OutcomeSkipped, c.neverAgain("the run is out of time"))
 		case twin != nil:
