@@ -109,6 +109,8 @@ func (g *gate) judgePlanned(c *call) {
 		g.refuse(c, OutcomeSkipped, c.neverAgain("the run is out of time"))
 	case g.s.iterations >= l.Iterations: // no later answer would read the result
 		g.refuse(c, OutcomeSkipped, c.neverAgain("the run may make no more iterations"))
+	case g.s.spend.allCalls() >= l.ModelCalls: // nor would one here
+		g.refuse(c, OutcomeSkipped, c.neverAgain("the run may send no more requests to models"))
 	case g.s.calls.started+begun >= l.ToolCalls: // what is asked for may be approved
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: the run may make %d tool calls and has made them.", l.ToolCalls))
 	case c.spec.MaxCalls > 0 && g.s.calls.startedOf(c.Call.Name)+g.begunOf(c.Call.Name) >= c.spec.MaxCalls:
