@@ -36,6 +36,8 @@ type Answer struct {
 	Fail []error
 	// NoUsage leaves the usage out.
 	NoUsage bool
+	// Usage is reported in place of Usage(), unless it is zero.
+	Usage loop.Usage
 	// Gate, if not nil, holds the answer back until it is closed or the request
 	// is given up.
 	Gate <-chan struct{}
@@ -123,8 +125,11 @@ func (m *Model) Requests() []Request {
 // build makes the answer as a provider's adapter does.
 func (a Answer) build() loop.ModelAnswer {
 	out := loop.ModelAnswer{Finish: a.Finish, Usage: Usage(), UsageMissing: a.NoUsage, Rate: a.Rate}
-	if a.NoUsage {
+	switch {
+	case a.NoUsage:
 		out.Usage = loop.Usage{}
+	case a.Usage != (loop.Usage{}):
+		out.Usage = a.Usage
 	}
 	if a.Text != "" {
 		out.Message.Parts = append(out.Message.Parts, loop.TextPart(a.Text))
