@@ -42,12 +42,12 @@ func (p pool) play(w *world) []loop.RunRef {
 	spec.Price.Rates, spec.Price.Free = loop.Rates{}, true // all that is spent is the children's
 	var calls []loop.ToolCall
 	w.model.ByInput = map[string][]enginetest.Answer{
-		"spend": {{Text: "spent", Usage: loop.Usage{InputUncached: 100, Output: p.writes}}},
+		"spend": {{Text: "spent", Used: loop.Usage{InputUncached: 100, Output: p.writes}}},
 	}
 	for i := range p.children {
 		input := fmt.Sprintf("validate the part %d", i+1) // 19 bytes: with the rest, bound by 1,100 tokens
 		calls = append(calls, enginetest.Call("validator", `{"input":"`+input+`"}`))
-		w.model.ByInput[input] = []enginetest.Answer{{Text: "valid", Usage: loop.Usage{InputUncached: 1100, Output: 400}}}
+		w.model.ByInput[input] = []enginetest.Answer{{Text: "valid", Used: loop.Usage{InputUncached: 1100, Output: 400}}}
 	}
 	w.model.Script = []enginetest.Answer{
 		enginetest.Ask(enginetest.Call("spender", `{"input":"spend"}`)), enginetest.Ask(calls...), enginetest.Say("done"),

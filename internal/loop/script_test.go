@@ -16,8 +16,6 @@ import (
 //
 //	run  describes the run: tools=NAME:effect[:pollable],... limits=json_name:value,... schema window=N native
 //	     acts=GUARD:VERDICT,... explain (writes the proof and the gauges of trips)
-//	     probes=N (each question is asked N times more) totals (writes at the end what
-//	     reached the world and what it cost)
 //	>    is what the world says
 //	=    is what the core wants, and what it tells the model; -update writes it
 //	#    is a remark
@@ -32,7 +30,9 @@ import (
 //	approve CALL, deny CALL REASON, resolve CALL RESOLUTION [TEXT], cancel REASON
 //	accept, reject PROBLEM         the output contract
 //	wait DURATION, crash, drain    a drain gives up the model call in flight
-//	reload                         the journal goes through its codec and is folded again
+//	reload                         the journal is read back from a store
+//
+// For totals and probes see totals.
 type script struct {
 	verify  loop.VerifyCall // asked, not answered
 	t       *testing.T
@@ -42,6 +42,7 @@ type script struct {
 	state   *loop.State
 	journal []loop.Event
 	prints  *loop.Fingerprinter
+	totals  totals
 	native  bool // answers carry a message in a provider's own format
 	explain bool // the proof and the gauges of each trip are written
 
@@ -50,9 +51,6 @@ type script struct {
 	busy  bool                 // something is in flight, or the run waits
 	until time.Time            // what the run waits for, at the latest
 	told  int                  // messages that the model has seen
-
-	totals totals
-	probes int // how often each question is repeated
 }
 
 func playScript(t *testing.T, text string) *script {
@@ -101,7 +99,7 @@ func (s *script) append(bodies ...loop.Body) {
 			s.t.Fatalf("%s\n%v", strings.Join(s.out, "\n"), err)
 		}
 		s.journal = append(s.journal, e)
-		s.totals.spent(s.state.Head())
+		s.totals.note(b, s.state.Head())
 	}
 }
 
@@ -116,6 +114,9 @@ func (s *script) begin(words []string) {
 	}
 	for _, w := range words {
 		name, value, _ := strings.Cut(w, "=")
+		if s.asks(name, value) {
+			continue
+		}
 		switch name {
 		case "tools":
 			for tool := range strings.SplitSeq(value, ",") {
@@ -161,10 +162,6 @@ func (s *script) begin(words []string) {
 			}
 		case "window":
 			s.spec.Price.Window = s.number(value)
-		case "probes":
-			s.probes = int(s.number(value))
-		case "totals":
-			s.totals.on = true
 		default:
 			s.t.Fatalf("run has no %q", w)
 		}
@@ -497,27 +494,27 @@ func (s *script) argsHash(id string) string {
 // settle asks the core until the world is needed.
 func (s *script) settle() {
 	for !s.busy && s.state.Head().Stop == nil {
-		action := s.next()
+		action := s.state.Next(s.now)
 		for _, b := range action.Intent() {
 			s.say(b)
 		}
+		s.probe(action)
 		s.append(action.Intent()...)
 		switch a := action.(type) {
 		case loop.Record, loop.End:
 		case loop.CallModel:
 			s.model, s.busy = &a, true
-			s.totals.requests++
 			s.tell(a.Request)
 		case loop.CallTools:
 			s.busy = true
 			for _, send := range a.Sends {
 				s.sends[send.Call.ID] = send
-				s.totals.sent(send.Spec.Name)
+				s.totals.sent(send)
 				s.printf("send %s %s %s attempt=%d", send.Call.ID, send.Call.Name, send.Call.Args, send.Attempt)
 			}
 		case loop.VerifyCall:
 			s.verify, s.busy = a, true
-			s.totals.sent(a.Send.Spec.Name)
+			s.totals.sent(a.Send)
 			s.printf("verify %s with %s %s", a.CallID, a.Send.Call.Name, a.Send.Call.Args)
 		case loop.CountInput:
 			s.busy = true

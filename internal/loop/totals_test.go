@@ -12,23 +12,46 @@ import (
 )
 
 // totals are what a whole scenario came to: what reached the world, and what it cost.
+// Two words of a script's first line are for them:
+//
+//	totals    they are written at the end
+//	probes=N  whatever the core is asked, it is asked N times more
 type totals struct {
 	on       bool
+	probes   int
 	requests int            // to models
 	tools    map[string]int // sends, by tool; looks of a wait and of a verification too
 	most     loop.USD       // spent and held, at its highest
 }
 
+// asks takes a word of the first line, if it is for the totals.
+func (s *script) asks(name, value string) bool {
+	switch name {
+	case "totals":
+		s.totals.on = true
+	case "probes":
+		s.totals.probes = int(s.number(value))
+	default:
+		return false
+	}
+	return true
+}
+
 // sent counts one send.
-func (t *totals) sent(tool string) {
+func (t *totals) sent(send loop.Send) {
 	if t.tools == nil {
 		t.tools = map[string]int{}
 	}
-	t.tools[tool]++
+	t.tools[send.Spec.Name]++
 }
 
-// spent notes what a head says of the money.
-func (t *totals) spent(h loop.Head) { t.most = max(t.most, h.Cost.Total()+h.Held) }
+// note counts requests, and looks at the money after each event.
+func (t *totals) note(b loop.Body, h loop.Head) {
+	if _, ok := b.(loop.ModelStarted); ok {
+		t.requests++
+	}
+	t.most = max(t.most, h.Cost.Total()+h.Held)
+}
 
 // sum writes the totals of the scenario that has ended.
 func (s *script) sum() {
@@ -53,17 +76,15 @@ func listed(items []string) string {
 	return strings.Join(items, ",")
 }
 
-// next asks the core what to do; with probes, again and again, as whoever only wants
-// to know does. The answer must stay the same.
-func (s *script) next() loop.Action {
+// probe asks the core again and again, as whoever only wants to know does. The answer
+// must stay the same.
+func (s *script) probe(action loop.Action) {
 	s.t.Helper()
-	action := s.state.Next(s.now)
-	for range s.probes {
+	for range s.totals.probes {
 		if again := s.state.Next(s.now); !same(action, again) {
 			s.t.Fatalf("asked again the core wants something else:\n%s", diff(action, again))
 		}
 	}
-	return action
 }
 
 // reload throws the state away and folds what a store gives back.

@@ -30,14 +30,14 @@ type Model struct {
 type Answer struct {
 	Text  string
 	Calls []loop.ToolCall // only Name and Args
+	// Used is reported in place of Usage(), unless it is zero.
+	Used loop.Usage
 	// Finish is derived from Calls when it is empty.
 	Finish loop.Finish
 	// Fail are the errors of the first requests for this answer, one each.
 	Fail []error
 	// NoUsage leaves the usage out.
 	NoUsage bool
-	// Usage is reported in place of Usage(), unless it is zero.
-	Usage loop.Usage
 	// Gate, if not nil, holds the answer back until it is closed or the request
 	// is given up.
 	Gate <-chan struct{}
@@ -125,17 +125,17 @@ func (m *Model) Requests() []Request {
 // build makes the answer as a provider's adapter does.
 func (a Answer) build() loop.ModelAnswer {
 	out := loop.ModelAnswer{Finish: a.Finish, Usage: Usage(), UsageMissing: a.NoUsage, Rate: a.Rate}
-	switch {
-	case a.NoUsage:
+	if a.NoUsage {
 		out.Usage = loop.Usage{}
-	case a.Usage != (loop.Usage{}):
-		out.Usage = a.Usage
 	}
 	if a.Text != "" {
 		out.Message.Parts = append(out.Message.Parts, loop.TextPart(a.Text))
 	}
 	for _, c := range a.Calls {
 		out.Message.Parts = append(out.Message.Parts, loop.Part{Kind: loop.PartToolCall, Call: &c})
+	}
+	if a.Used != (loop.Usage{}) {
+		out.Usage = a.Used
 	}
 	if out.Finish == "" {
 		out.Finish = loop.FinishDone
