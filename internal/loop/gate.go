@@ -109,7 +109,7 @@ func (g *gate) judgePlanned(c *call) {
 		g.refuse(c, OutcomeSkipped, c.neverAgain("the run is out of time"))
 	case g.s.iterations >= l.Iterations: // no later answer would read the result
 		g.refuse(c, OutcomeSkipped, c.neverAgain("the run may make no more iterations"))
-	case g.s.spend.allCalls() >= l.ModelCalls: // nor would one here
+	case g.s.spend.allCalls() >= l.ModelCalls && g.s.spec.Definition.Acts["model_calls"] != VerdictPause: // nor would one here
 		g.refuse(c, OutcomeSkipped, c.neverAgain("the run may send no more requests to models"))
 	case g.s.calls.started+begun >= l.ToolCalls: // what is asked for may be approved
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: the run may make %d tool calls and has made them.", l.ToolCalls))
