@@ -8,10 +8,10 @@ import (
 	"github.com/loopd/loopd/internal/pricing"
 )
 
-// Bugs of other systems that take real recordings, or the program itself, to see. The
+// What went wrong in other systems and takes real recordings, or the program, to see. The
 // list of all is BUGS.md of internal/loop.
 
-// Bug 29, BerriAI/litellm 39910, router-for-me/CLIProxyAPI 679: tokens are estimated from
+// Case 29, BerriAI/litellm 39910, router-for-me/CLIProxyAPI 679: tokens are estimated from
 // the messages alone, without tools and instructions, and are 32 or 15 times too few. The
 // estimate is shown here on real requests; the bound is above what was billed, alone and
 // with the answer before it (TestHoldsCoverWhatWasBilled has all recordings).
@@ -45,7 +45,7 @@ func TestBug29BoundsAreNoEstimates(t *testing.T) {
 	}
 }
 
-// Bug 29, google-gemini/gemini-cli 16004: a picture of 2 MB is counted as its base64, 2.7
+// Case 29, google-gemini/gemini-cli 16004: a picture of 2 MB is counted as its base64, 2.7
 // million tokens, or as a flat 85 where 2,765 are billed. Here an image counts what the
 // model's row says, or the most that any model is known to count, whatever its size.
 func TestBug29ImagesAreNoText(t *testing.T) {
@@ -80,7 +80,7 @@ func TestBug29ImagesAreNoText(t *testing.T) {
 	}
 }
 
-// Bug 41, openonion/connectonion 1150: a run that reaches its cap looks like any other to
+// Case 41, openonion/connectonion 1150: a run that reaches its cap looks like any other to
 // the shell, which goes on with half an answer.
 func TestBug41CapIsNoSuccess(t *testing.T) {
 	t.Parallel()

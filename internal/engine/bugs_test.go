@@ -10,8 +10,8 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-// Bugs of other systems that take a tree of runs, or a world, to see. Those that the
-// core alone shows, and the list of all, are in internal/loop: see BUGS.md there.
+// What went wrong in other systems and takes a tree of runs, or a world, to see. What the
+// core alone shows, and the list of all, is in internal/loop: see BUGS.md there.
 
 // pool is a run with one budget that starts children: first one that spends most of it,
 // then several at once, each of which needs one call of a known bound.
@@ -92,7 +92,7 @@ func (w *world) refusals(run loop.RunRef) []string {
 	return told
 }
 
-// Bug 17, garrytan/gbrain 4365: four validations in parallel are each compared with
+// Case 17, garrytan/gbrain 4365: four validations in parallel are each compared with
 // the 4.7527 USD that are spent of 5.00, each may cost 0.0884, all four are let
 // through, and it ends at 5.1353. Two fit.
 func TestBug17ParallelCallsShareOneBudget(t *testing.T) {
@@ -117,7 +117,7 @@ func TestBug17ParallelCallsShareOneBudget(t *testing.T) {
 	})
 }
 
-// Bug 19, use-agent-os/agent-os 823: 9.90 of 10.00 USD are spent, five children start,
+// Case 19, use-agent-os/agent-os 823: 9.90 of 10.00 USD are spent, five children start,
 // and each finds that there is money left. Each needs 0.03, so three fit.
 func TestBug19ChildrenShareOneBudget(t *testing.T) {
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestBug19ChildrenShareOneBudget(t *testing.T) {
 	})
 }
 
-// Bug 25, anthropics/claude-code 41143: a child's cap of 10 is ignored, it answers 72
+// Case 25, anthropics/claude-code 41143: a child's cap of 10 is ignored, it answers 72
 // times; openai/openai-agents-js 444: the parent's cap of 30 is not the child's, which
 // ends at a default of 10. The rule here: answers are counted for each run by its own
 // definition, whatever the parent's; requests to models are counted for the whole tree.
@@ -185,7 +185,7 @@ func TestBug25WhoseCapCounts(t *testing.T) {
 	}
 }
 
-// Bug 39, stripe/ai 402, medusajs/medusa 16681, crewAIInc/crewAI 5802: the answer to a
+// Case 39, stripe/ai 402, medusajs/medusa 16681, crewAIInc/crewAI 5802: the answer to a
 // refund is lost after it was made; the model plans the same call again, which has a
 // key of its own, and the customer is paid twice. Whoever dies when: one effect.
 func TestBug39OneRefund(t *testing.T) {
@@ -236,7 +236,7 @@ func TestBug39OneRefund(t *testing.T) {
 	}
 }
 
-// Bug 41, openclaw/openclaw 120386: a call runs into its timeout and is reported as
+// Case 41, openclaw/openclaw 120386: a call runs into its timeout and is reported as
 // aborted, while it goes on and is done a moment later. Here it may have run until
 // somebody says what became of it, and that word is the last.
 func TestBug41TimeoutIsNoAbort(t *testing.T) {

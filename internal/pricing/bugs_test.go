@@ -9,7 +9,7 @@ import (
 	"github.com/loopd/loopd/internal/pricing"
 )
 
-// Bug 21, supernovae-st/nika 1368, Vigil-SOC/vigil 964: a model whose name has a dot for a
+// Case 21, supernovae-st/nika 1368, Vigil-SOC/vigil 964: a model whose name has a dot for a
 // dash is in no catalogue, costs nothing, and passes a cap of 0.02 USD for ever. Here a
 // name is either a model's, with its price, or an error that says which row to add; no
 // row comes back with rates of zero. (The list of all such bugs: BUGS.md of internal/loop.)

@@ -8,7 +8,7 @@ import (
 	"github.com/loopd/loopd/internal/postgres"
 )
 
-// Bug 21, supernovae-st/nika 1368, Vigil-SOC/vigil 964: "acme/large.1", a dot for a dash,
+// Case 21, supernovae-st/nika 1368, Vigil-SOC/vigil 964: "acme/large.1", a dot for a dash,
 // is in no price list, costs nothing, and passes a cap of 0.02 USD for ever. Here neither
 // the agent nor a run of one that lost its price is taken, and both say which row is
 // missing. (The list of all such bugs: BUGS.md of internal/loop.)

@@ -9,10 +9,10 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-// Bugs of other systems that are on this wire. The list of all is BUGS.md of
+// What went wrong in other systems on this wire. The list of all is BUGS.md of
 // internal/loop.
 
-// Bug 27, BerriAI/litellm 9812: input 3, write 12,304, output 550 is billed as 0.0913
+// Case 27, BerriAI/litellm 9812: input 3, write 12,304, output 550 is billed as 0.0913
 // USD, with the tokens written to the cache counted as input too. It costs 0.0544.
 func TestBug27CacheWritesAreBilledOnce(t *testing.T) {
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestBug27CacheWritesAreBilledOnce(t *testing.T) {
 	}
 }
 
-// Bug 33, mattmezza/humux 77, can1357/oh-my-pi 11104: an answer that was cut in the middle
+// Case 33, mattmezza/humux 77, can1357/oh-my-pi 11104: an answer that was cut in the middle
 // of a call's arguments stays in the conversation as it came, and every request after it
 // is a 400. Here the call goes back with an object, and its result says that it did not run.
 func TestBug33CutArgumentsStayValid(t *testing.T) {
@@ -72,7 +72,7 @@ func TestBug33CutArgumentsStayValid(t *testing.T) {
 	}
 }
 
-// Bug 37, oguzbilgic/kern-ai 317: a breakpoint on a message with three results becomes one
+// Case 37, oguzbilgic/kern-ai 317: a breakpoint on a message with three results becomes one
 // on each of them, five in all, and every request is a 400. dhanji/g3 77: at the thirtieth
 // result the breakpoints stand still, and what comes after is never cached. Here marks are
 // counted as the wire counts, and slide.
