@@ -31,9 +31,8 @@ func leastCost(c *call) USD {
 
 // handOutChild starts a child run with its share of what the parent has left.
 func (g *gate) handOutChild(c *call, out CallHandedOut) {
-	given := g.s.childShare(c.spec.Child.HandOver, g.childrenToCome(c), g.granted)
+	given := g.shareOf(c)
 	spec := c.spec.Child.Spec
-	given = given.within(spec.Limits)
 	work, wall := g.s.workDeadline(g.now).Sub(g.now), g.s.patience(g.now, spec.Limits.WallTime).Sub(g.now)
 	if refusal := g.childRefusal(c, given, min(work, wall)); refusal != "" {
 		g.refuse(c, OutcomeSkipped, "The agent was not started: "+refusal+".")
@@ -51,6 +50,19 @@ func (g *gate) handOutChild(c *call, out CallHandedOut) {
 	out.Hold, out.Tokens, out.ModelCalls = given.cost, given.tokens, given.calls
 	out.Until = g.now.Add(spec.Limits.WallTime + min(childMargin, g.s.lastStretch()/2))
 	g.handed = append(g.handed, out)
+}
+
+// shareOf is what the child run of a call is granted: an equal share with those that
+// the batch still asks for, or where that is too little to say anything, with as many
+// of them as the money reaches for. The first ones are started then, not the last.
+func (g *gate) shareOf(c *call) grant {
+	limits := c.spec.Child.Spec.Limits
+	for n := g.childrenToCome(c); ; n-- {
+		given := g.s.childShare(c.spec.Child.HandOver, n, g.granted).within(limits)
+		if n == 1 || given.cost >= min(leastCost(c), limits.Cost) {
+			return given
+		}
+	}
 }
 
 // childRefusal is why no child run may be started for the call, or "".

@@ -73,6 +73,8 @@ func (g *gate) judge(c *call) {
 		// An approver's edit may have made two calls equal that were not.
 		twin := g.s.calls.done(c, g.starting)
 		switch {
+		case g.late && c.Attempt > 0: // it may have run, so it was not skipped
+			g.refuse(c, OutcomeCancelled, c.neverAgain("the run is out of time"))
 		case g.late:
 			g.refuse(c, OutcomeSkipped, c.neverAgain("the run is out of time"))
 		case twin != nil:
@@ -107,6 +109,8 @@ func (g *gate) judgePlanned(c *call) {
 		g.refuse(c, OutcomeSkipped, c.neverAgain("the run is out of time"))
 	case g.s.iterations >= l.Iterations: // no later answer would read the result
 		g.refuse(c, OutcomeSkipped, c.neverAgain("the run may make no more iterations"))
+	case g.s.spend.allCalls() >= l.ModelCalls && g.s.spec.Definition.Acts["model_calls"] != VerdictPause: // nor would one here
+		g.refuse(c, OutcomeSkipped, c.neverAgain("the run may send no more requests to models"))
 	case g.s.calls.started+begun >= l.ToolCalls: // what is asked for may be approved
 		g.refuse(c, OutcomeSkipped, fmt.Sprintf("The call did not run: the run may make %d tool calls and has made them.", l.ToolCalls))
 	case c.spec.MaxCalls > 0 && g.s.calls.startedOf(c.Call.Name)+g.begunOf(c.Call.Name) >= c.spec.MaxCalls:

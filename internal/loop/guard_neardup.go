@@ -1,6 +1,10 @@
 package loop
 
-import "fmt"
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
 
 // nearWindow is how many iterations back the near-duplicate guard looks.
 const nearWindow = 12
@@ -23,8 +27,54 @@ func guardNearDuplicate(m moment) *Tripped {
 		Guard: "near_duplicate", Reason: NearDuplicate, Limit: fmt.Sprint(limit),
 		Observed: fmt.Sprintf("%d iterations with other arguments and the same result", n),
 		Message:  fmt.Sprintf("%s brought the same result for %d different arguments, and nothing else was new", excerpt(most.tool, evidenceExcerpt), n),
-		Say:      "You have tried this tool with many different arguments, and its result was the same each time. Other arguments will hardly help: do something else, or answer with what you have.",
+		Say:      m.sayNear(most),
 	}, n, limit, from, func() []Evidence { return m.proofOf(from, most.sameResult) })
+}
+
+// What a model is told that tries one argument after the other. An empty list is often
+// taken for a mistake of one's own.
+const (
+	sayNearDuplicate = "You have tried this tool with many different arguments, and its result was the same each time. Other arguments will hardly help: do something else, or answer with what you have."
+	sayNothingFound  = "You have tried this tool with many different arguments. It worked each time, and its result was truly empty: there is nothing to be found in this way. Do something else, or answer that there is nothing."
+)
+
+// sayNear tells the model what its attempts have in common.
+func (m moment) sayNear(t trace) string {
+	if t.ok && holdsNothing(m.calls.byID[t.id].Result) {
+		return sayNothingFound
+	}
+	return sayNearDuplicate
+}
+
+// holdsNothing reports whether a result is no text at all, or JSON with nothing in it.
+func holdsNothing(result string) bool {
+	var v any
+	if strings.TrimSpace(result) != "" && json.Unmarshal([]byte(result), &v) != nil {
+		return false
+	}
+	return isNothing(v)
+}
+
+// isNothing reports whether a JSON value is empty, or has only members that are.
+func isNothing(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case string:
+		return v == ""
+	case float64:
+		return v == 0
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		for _, member := range v {
+			if !isNothing(member) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
 }
 
 // nearFrom is the footprint from which on arguments are compared.

@@ -108,3 +108,15 @@ func TestHistory(t *testing.T) {
 		}
 	}
 }
+
+func TestHoldsNothing(t *testing.T) {
+	t.Parallel()
+	for result, want := range map[string]bool{
+		"": true, "\n": true, "[]": true, "{}": true, "null": true, `""`: true, `{"items":[],"total":0,"next":null,"page":{}}`: true,
+		"nothing": false, "[0]": false, "true": false, `{"items":[],"total":7}`: false, `{"error":"no"}`: false, "[]\n[]": false,
+	} {
+		if got := holdsNothing(result); got != want {
+			t.Errorf("holdsNothing(%q) = %v, want %v", result, got, want)
+		}
+	}
+}

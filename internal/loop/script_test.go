@@ -37,6 +37,9 @@ import (
 //	verdict JSON                   what the judge answers
 //	hold, break NAME PROBLEM       the checkpoints that are due: all hold, or all but one
 //	wait DURATION, crash, drain    a drain gives up the model call in flight
+//	reload                         the journal is read back from a store
+//
+// For totals and probes see totals.
 type script struct {
 	verify  loop.VerifyCall       // asked, not answered
 	check   loop.CheckAnswer      // asked, not answered
@@ -48,6 +51,7 @@ type script struct {
 	state   *loop.State
 	journal []loop.Event
 	prints  *loop.Fingerprinter
+	totals  totals
 	native  bool // answers carry a message in a provider's own format
 	explain bool // the proof and the gauges of each trip are written
 
@@ -82,6 +86,8 @@ func playScript(t *testing.T, text string) *script {
 	}
 	if s.state == nil || s.state.Head().Stop == nil {
 		t.Errorf("the scenario ends before the run does")
+	} else if s.totals.on {
+		s.sum()
 	}
 	return s
 }
@@ -102,6 +108,7 @@ func (s *script) append(bodies ...loop.Body) {
 			s.t.Fatalf("%s\n%v", strings.Join(s.out, "\n"), err)
 		}
 		s.journal = append(s.journal, e)
+		s.totals.note(b, s.state.Head())
 	}
 }
 
@@ -116,6 +123,9 @@ func (s *script) begin(words []string) {
 	}
 	for _, w := range words {
 		name, value, _ := strings.Cut(w, "=")
+		if s.asks(name, value) {
+			continue
+		}
 		switch name {
 		case "tools":
 			for tool := range strings.SplitSeq(value, ",") {
@@ -348,6 +358,8 @@ func (s *script) world(verb, rest string) {
 		}
 	case "wait":
 		s.wait(id)
+	case "reload":
+		s.reload()
 	case "crash":
 		s.pass(20 * time.Second)
 		s.claim(true)
@@ -558,6 +570,7 @@ func (s *script) settle() {
 		for _, b := range action.Intent() {
 			s.say(b)
 		}
+		s.probe(action)
 		s.append(action.Intent()...)
 		switch a := action.(type) {
 		case loop.Record, loop.End:
@@ -572,10 +585,12 @@ func (s *script) settle() {
 			s.busy = true
 			for _, send := range a.Sends {
 				s.sends[send.Call.ID] = send
+				s.totals.sent(send)
 				s.printf("send %s %s %s attempt=%d", send.Call.ID, send.Call.Name, send.Call.Args, send.Attempt)
 			}
 		case loop.VerifyCall:
 			s.verify, s.busy = a, true
+			s.totals.sent(a.Send)
 			s.printf("verify %s with %s %s", a.CallID, a.Send.Call.Name, a.Send.Call.Args)
 		case loop.CountInput:
 			s.busy = true

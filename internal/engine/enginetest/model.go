@@ -35,6 +35,8 @@ type Model struct {
 type Answer struct {
 	Text  string
 	Calls []loop.ToolCall // only Name and Args
+	// Used is reported in place of Usage(), unless it is zero.
+	Used loop.Usage
 	// Finish is derived from Calls when it is empty.
 	Finish loop.Finish
 	// Fail are the errors of the first requests for this answer, one each.
@@ -176,6 +178,9 @@ func (a Answer) build() loop.ModelAnswer {
 	}
 	for _, c := range a.Calls {
 		out.Message.Parts = append(out.Message.Parts, loop.Part{Kind: loop.PartToolCall, Call: &c})
+	}
+	if a.Used != (loop.Usage{}) {
+		out.Usage = a.Used
 	}
 	if out.Finish == "" {
 		out.Finish = loop.FinishDone
