@@ -105,6 +105,16 @@ const (
 	ErrorReason_ERROR_REASON_TOOL_NOT_CALLABLE ErrorReason = 36
 	// FAILED_PRECONDITION: the call changes something and was sent under this request id before, so it is not sent again. Metadata: tool, idempotency_key.
 	ErrorReason_ERROR_REASON_CALL_NOT_REPEATABLE ErrorReason = 37
+	// NOT_FOUND: no such budget. Metadata: budget.
+	ErrorReason_ERROR_REASON_BUDGET_NOT_FOUND ErrorReason = 38
+	// ALREADY_EXISTS: the budget id is taken, maybe by an archived budget. Metadata: budget.
+	ErrorReason_ERROR_REASON_BUDGET_EXISTS ErrorReason = 39
+	// FAILED_PRECONDITION: an archived budget takes no changes. Metadata: budget.
+	ErrorReason_ERROR_REASON_BUDGET_ARCHIVED ErrorReason = 40
+	// ABORTED: the budget was changed since its etag was read. Metadata: budget.
+	ErrorReason_ERROR_REASON_BUDGET_CHANGED ErrorReason = 41
+	// RESOURCE_EXHAUSTED: a budget has no room for the run's first model call. Metadata: budget, limit_usd, committed_usd (what is held included), needed_usd and, unless it never comes, reset_time (RFC 3339). RetryInfo, over REST the header Retry-After, says how long that is.
+	ErrorReason_ERROR_REASON_BUDGET_EXHAUSTED ErrorReason = 42
 )
 
 // Enum value maps for ErrorReason.
@@ -148,6 +158,11 @@ var (
 		35: "ERROR_REASON_POLICY_ARCHIVED",
 		36: "ERROR_REASON_TOOL_NOT_CALLABLE",
 		37: "ERROR_REASON_CALL_NOT_REPEATABLE",
+		38: "ERROR_REASON_BUDGET_NOT_FOUND",
+		39: "ERROR_REASON_BUDGET_EXISTS",
+		40: "ERROR_REASON_BUDGET_ARCHIVED",
+		41: "ERROR_REASON_BUDGET_CHANGED",
+		42: "ERROR_REASON_BUDGET_EXHAUSTED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -188,6 +203,11 @@ var (
 		"ERROR_REASON_POLICY_ARCHIVED":            35,
 		"ERROR_REASON_TOOL_NOT_CALLABLE":          36,
 		"ERROR_REASON_CALL_NOT_REPEATABLE":        37,
+		"ERROR_REASON_BUDGET_NOT_FOUND":           38,
+		"ERROR_REASON_BUDGET_EXISTS":              39,
+		"ERROR_REASON_BUDGET_ARCHIVED":            40,
+		"ERROR_REASON_BUDGET_CHANGED":             41,
+		"ERROR_REASON_BUDGET_EXHAUSTED":           42,
 	}
 )
 
@@ -222,8 +242,7 @@ var File_loopd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xcf\n" +
-	"\n" +
+	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xf8\v\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_FIELD_INVALID\x10\x01\x12\x1d\n" +
@@ -263,7 +282,12 @@ const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\x1aERROR_REASON_POLICY_EXISTS\x10\"\x12 \n" +
 	"\x1cERROR_REASON_POLICY_ARCHIVED\x10#\x12\"\n" +
 	"\x1eERROR_REASON_TOOL_NOT_CALLABLE\x10$\x12$\n" +
-	" ERROR_REASON_CALL_NOT_REPEATABLE\x10%B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	" ERROR_REASON_CALL_NOT_REPEATABLE\x10%\x12!\n" +
+	"\x1dERROR_REASON_BUDGET_NOT_FOUND\x10&\x12\x1e\n" +
+	"\x1aERROR_REASON_BUDGET_EXISTS\x10'\x12 \n" +
+	"\x1cERROR_REASON_BUDGET_ARCHIVED\x10(\x12\x1f\n" +
+	"\x1bERROR_REASON_BUDGET_CHANGED\x10)\x12!\n" +
+	"\x1dERROR_REASON_BUDGET_EXHAUSTED\x10*B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_errors_proto_rawDescOnce sync.Once

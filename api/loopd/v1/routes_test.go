@@ -96,7 +96,7 @@ func gateway(t *testing.T, called func(method string)) http.Handler {
 	mux := runtime.NewServeMux()
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		loopdv1.RegisterAgentServiceHandler, loopdv1.RegisterRunServiceHandler, loopdv1.RegisterToolServiceHandler,
-		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler,
+		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler, loopdv1.RegisterBudgetServiceHandler,
 	} {
 		if err := register(t.Context(), mux, conn); err != nil {
 			t.Fatal(err)
