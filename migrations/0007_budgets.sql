@@ -53,7 +53,7 @@ COMMENT ON COLUMN budget_accounts.ends_at IS 'When the next span begins. Null: n
 COMMENT ON COLUMN budget_accounts.limit_pico IS 'The budget''s amount, as of the newest draw.';
 COMMENT ON COLUMN budget_accounts.committed_pico IS 'Spent, as far as chunks were folded.';
 COMMENT ON COLUMN budget_accounts.held_pico IS 'The sum of drawn_pico of the chunks of the span.';
-COMMENT ON COLUMN budget_accounts.excess_pico IS 'How far the account may be above its limit: a provider charged more than its hold, or the amount was lowered below what was spent. Draws never add to it.';
+COMMENT ON COLUMN budget_accounts.excess_pico IS 'How far the account may be above its limit: a provider charged more than its hold, or the amount was below what was spent already. Draws never add to it.';
 COMMENT ON COLUMN budget_accounts.warned IS 'The highest threshold, in percent, that the span has an event for.';
 COMMENT ON CONSTRAINT budget_accounts_within_limit ON budget_accounts IS 'The last line behind the draw: nothing is drawn that could pass the limit.';
 
@@ -66,7 +66,7 @@ CREATE TABLE chunks (
     held_pico  bigint      NOT NULL DEFAULT 0 CHECK (held_pico >= 0),
     spent_pico bigint      NOT NULL DEFAULT 0 CHECK (spent_pico >= 0),
     call       integer     NOT NULL DEFAULT 0 CHECK (call >= 0),
-    state      text        NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'over', 'closed', 'folded')),
+    state      text        NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'short', 'closed', 'folded')),
     PRIMARY KEY (tenant_id, run_id, budget_id, starts_at),
     FOREIGN KEY (tenant_id, budget_id, starts_at) REFERENCES budget_accounts,
     FOREIGN KEY (tenant_id, run_id) REFERENCES runs,
@@ -75,9 +75,9 @@ CREATE TABLE chunks (
 COMMENT ON TABLE chunks IS 'What each run has drawn from the budgets that bind it. A run updates only its own, so that runs do not wait for each other.';
 COMMENT ON COLUMN chunks.drawn_pico IS 'Taken from the account, and not folded yet.';
 COMMENT ON COLUMN chunks.held_pico IS 'Reserved for the model call in flight.';
-COMMENT ON COLUMN chunks.spent_pico IS 'Spent, and not folded yet. Above drawn_pico only if a provider charged more than its hold.';
+COMMENT ON COLUMN chunks.spent_pico IS 'Spent, and not folded yet. Above drawn_pico if a provider charged more than its hold, or the budget came after the spending.';
 COMMENT ON COLUMN chunks.call IS 'The newest model call that the chunk knows of: the one in flight, or the last that is in spent_pico. A hold stays in the chunks that it was taken from.';
-COMMENT ON COLUMN chunks.state IS 'closed: the run takes no holds from it, so that what is left goes back to the account when somebody next draws. folded: it went back. over: open, with more spent than drawn.';
+COMMENT ON COLUMN chunks.state IS 'open: holds are taken from it. short: more was spent than drawn, so that the run must draw before its next hold. closed: the run takes no more from it, and what is left goes back to the account when somebody next draws. folded: it went back.';
 COMMENT ON CONSTRAINT chunks_within_drawn ON chunks IS 'No call starts that was not drawn for.';
 
 -- Amounts are in no index, so that holds stay heap-only updates.
@@ -109,3 +109,34 @@ COMMENT ON COLUMN budget_events.reason IS 'Why, in the words of whoever changed 
 COMMENT ON COLUMN budget_events.before IS 'What was changed, in the server''s own form. Null: it did not exist.';
 COMMENT ON COLUMN budget_events.threshold IS 'Percent of the limit that is spent and held. 100: no more could be drawn.';
 COMMENT ON COLUMN budget_events.committed_pico IS 'Spent and held.';
+
+-- Chunks that still matter to their account. Calls of a run that its chunk does not know
+-- of were sent before the run heard of the budget: they count as what they cost, and in
+-- flight as their hold.
+CREATE VIEW live_chunks AS
+SELECT c.tenant_id, c.run_id, c.budget_id, c.starts_at, c.state, c.drawn_pico, c.held_pico, c.spent_pico,
+       least(coalesce(u.cost, 0), 9223372036854775807)::bigint AS uncounted_pico, greatest(c.call, coalesce(u.call, 0)) AS call
+FROM chunks c
+JOIN budget_accounts a USING (tenant_id, budget_id, starts_at)
+CROSS JOIN LATERAL (
+    SELECT sum(coalesce(h.settled_pico, h.amount_pico)) AS cost, max(h.call) AS call
+    FROM holds h
+    WHERE c.state <> 'open' AND h.tenant_id = c.tenant_id AND h.run_id = c.run_id AND h.call > c.call
+      AND h.opened_at >= c.starts_at AND (a.ends_at IS NULL OR h.opened_at < a.ends_at)
+) u
+WHERE c.state <> 'folded';
+
+CREATE VIEW budget_standing AS
+SELECT a.tenant_id, a.budget_id, a.starts_at, a.ends_at, a.limit_pico, a.warned,
+       (a.committed_pico + k.spent)::bigint AS committed_pico, k.held::bigint AS held_pico
+FROM budget_accounts a
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(c.spent_pico::numeric + c.uncounted_pico), 0) AS spent,
+           coalesce(sum(CASE c.state WHEN 'closed' THEN c.held_pico
+                        ELSE greatest(c.drawn_pico::numeric - c.spent_pico - c.uncounted_pico, c.held_pico) END), 0) AS held
+    FROM live_chunks c
+    WHERE c.tenant_id = a.tenant_id AND c.budget_id = a.budget_id AND c.starts_at = a.starts_at
+) k;
+COMMENT ON VIEW budget_standing IS 'Where every account stands, with what chunks have not given back yet.';
+COMMENT ON COLUMN budget_standing.committed_pico IS 'Spent.';
+COMMENT ON COLUMN budget_standing.held_pico IS 'Drawn by runs, and not spent.';
