@@ -19,6 +19,8 @@ type Budget struct {
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
 	ArchivedAt  time.Time // zero: it is in force
+
+	zone *time.Location // nil: not loaded
 }
 
 // BudgetScope says which runs of a tenant a budget binds. The zero value binds all
