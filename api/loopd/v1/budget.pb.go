@@ -781,10 +781,11 @@ const file_loopd_v1_budget_proto_rawDesc = "" +
 	"\acurrent\x18\r \x01(\v2\x16.loopd.v1.BudgetPeriodB\x04\xe2A\x01\x03R\acurrent\x12'\n" +
 	"\fwaiting_runs\x18\x0e \x01(\x05B\x04\xe2A\x01\x03R\vwaitingRuns:8\xeaA5\n" +
 	"\x10loopd.dev/Budget\x12\x10budgets/{budget}*\abudgets2\x06budgetB\a\n" +
-	"\x05scope\"v\n" +
+	"\x05scope\"\x82\x01\n" +
 	"\vBudgetLabel\x12G\n" +
-	"\x03key\x18\x01 \x01(\tB5\xe2A\x01\x02\xbaH.\xc8\x01\x01r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$R\x03key\x12\x1e\n" +
-	"\x05value\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x05value\"\xc1\x02\n" +
+	"\x03key\x18\x01 \x01(\tB5\xe2A\x01\x02\xbaH.\xc8\x01\x01r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$R\x03key\x12*\n" +
+	"\x05value\x18\x02 \x01(\tB\x14\xbaH\x11r\x0f\x18\x80\x022\n" +
+	"^[^\\x00]*$R\x05value\"\xc1\x02\n" +
 	"\fBudgetPeriod\x129\n" +
 	"\n" +
 	"start_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x129\n" +
