@@ -32,6 +32,7 @@ func guards() []guard {
 	return []guard{
 		guardDeadline,
 		guardModelCalls,
+		guardAccount,
 		guardBudget, // cost and tokens, as found by the plan
 		guardIterations,
 		guardContext,

@@ -40,6 +40,7 @@ const (
 	circling mood = "circling" // two calls in turn, or the same few again and again
 	chanting mood = "chanting" // the same words, without end
 	guessing mood = "guessing" // another argument each time, the same failure
+	broke    mood = "broke"    // budgets have no room
 )
 
 var (
@@ -70,7 +71,7 @@ func live(t *rapid.T) *history {
 	h := &history{t: t, now: epoch0, state: &loop.State{}, crashes: 6, drains: 4}
 	h.spec = h.randomSpec()
 	h.wire = h.odds(4)
-	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing)
+	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing, broke)
 	if h.mood == guessing { // else the guards of errors come first
 		h.spec.Limits.NearDuplicates, h.spec.Limits.ErrorIters = 2, 4
 	}
@@ -269,6 +270,9 @@ func (h *history) perform(action loop.Action) {
 		h.pass(h.pause())
 		return
 	}
+	if call, ok := action.(loop.CallModel); ok && h.refuses(call) {
+		return
+	}
 	h.append(action.Intent()...)
 	switch a := action.(type) {
 	case loop.Record:
@@ -305,6 +309,28 @@ func (h *history) perform(action loop.Action) {
 	default:
 		h.t.Fatalf("unexpected action %#v", a)
 	}
+}
+
+// refuses is a budget that the run shares: others may have spent it. Nothing of the call
+// becomes durable.
+func (h *history) refuses(call loop.CallModel) bool {
+	odds := 32
+	if h.mood == broke {
+		odds = 2
+	}
+	if !h.odds(odds) {
+		return false
+	}
+	r := loop.AccountRefused{
+		Budget: "budgets/daily", Needed: h.state.AccountNeed(call.Started).Amount, Limit: loop.OneUSD, Committed: loop.OneUSD,
+		Act: pick(h, loop.VerdictFinalTurn, loop.VerdictPause, loop.VerdictStop),
+	}
+	if h.odds(2) {
+		r.ResetAt = h.now.Add(pick(h, 0, time.Minute, 5*time.Hour))
+	}
+	h.append(r)
+	h.crash(8)
+	return true
 }
 
 // countInput is the provider's counting endpoint: honest, or out of order.

@@ -291,8 +291,10 @@ func (s *State) nextModelCall(now time.Time) Action {
 			Message: "the final answer failed the output contract each time; it is kept, unverified",
 		})
 	}
-	if a := s.compact(now); a != nil {
-		return a
+	if s.account.refused == nil { // else a summary cannot be paid either
+		if a := s.compact(now); a != nil {
+			return a
+		}
 	}
 	p, trips := s.planCall(now)
 	if p.refused != nil && s.mayCount() {
@@ -309,6 +311,9 @@ func (s *State) nextModelCall(now time.Time) Action {
 	case VerdictStop:
 		return s.finishAfter(facts, StateStopped, stopOf(first), true)
 	case VerdictPause:
+		if first.Reason == AccountBudget {
+			return s.waitForAccount(now)
+		}
 		return s.pauseOn(facts, first)
 	}
 	return Record{intent: intent{facts}}

@@ -28,6 +28,7 @@ import (
 //	doubt CALL REASON              nobody knows whether the call ran
 //	approve CALL, deny CALL REASON, resolve CALL RESOLUTION [TEXT], cancel REASON
 //	accept, reject PROBLEM         the output contract
+//	refuse ACT [DELAY]             a budget has no room for the next model call; its window ends after DELAY
 //	wait DURATION, crash, drain    a drain gives up the model call in flight
 type script struct {
 	verify  loop.VerifyCall // asked, not answered
@@ -45,6 +46,7 @@ type script struct {
 	busy  bool                 // something is in flight, or the run waits
 	until time.Time            // what the run waits for, at the latest
 	told  int                  // messages that the model has seen
+	broke []string             // what budgets say to the next model calls
 }
 
 func playScript(t *testing.T, text string) *script {
@@ -137,6 +139,8 @@ func (s *script) begin(words []string) {
 			s.spec.Parent = &loop.ParentRef{RunID: "r-0", CallID: "c1-1", RootID: "r-0", Depth: int(s.number(value))}
 		case "native":
 			s.native = true
+		case "refuse":
+			s.broke = append(s.broke, strings.ReplaceAll(value, ":", " "))
 		case "window":
 			s.spec.Price.Window = s.number(value)
 		default:
@@ -270,6 +274,8 @@ func (s *script) world(verb, rest string) {
 		s.signal(loop.CallResolved{CallID: id, Resolution: loop.Resolution(resolution), Result: result, By: "ann"})
 	case "cancel":
 		s.signal(loop.CancelRequested{By: "ann", Reason: rest})
+	case "refuse":
+		s.broke = append(s.broke, rest)
 	case "accept":
 		s.busy = false
 		s.append(loop.AnswerAccepted{})
@@ -462,6 +468,10 @@ func (s *script) argsHash(id string) string {
 func (s *script) settle() {
 	for !s.busy && s.state.Head().Stop == nil {
 		action := s.state.Next(s.now)
+		if call, ok := action.(loop.CallModel); ok && len(s.broke) > 0 {
+			s.refuse(call)
+			continue
+		}
 		for _, b := range action.Intent() {
 			s.say(b)
 		}
@@ -495,6 +505,25 @@ func (s *script) settle() {
 			s.t.Fatalf("unexpected action %#v", a)
 		}
 	}
+}
+
+// refuse is a budget without room: nothing of the call becomes durable.
+func (s *script) refuse(call loop.CallModel) {
+	act, delay, _ := strings.Cut(s.broke[0], " ")
+	s.broke = s.broke[1:]
+	r := loop.AccountRefused{
+		Budget: "budgets/daily", Needed: s.state.AccountNeed(call.Started).Amount, Limit: loop.OneUSD, Committed: 990 * loop.MilliUSD,
+		Act: loop.Verdict(act),
+	}
+	if delay != "" {
+		d, err := time.ParseDuration(delay)
+		if err != nil {
+			s.t.Fatalf("refuse: %v", err)
+		}
+		r.ResetAt = s.now.Add(d)
+	}
+	s.printf("account_refused %s needed=%s", r.Budget, r.Needed)
+	s.append(r)
 }
 
 // say writes what an event of an intent says.

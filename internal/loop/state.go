@@ -100,11 +100,14 @@ func (s *State) apply(e Event) error {
 	case Created:
 		s.applyCreated(b, e)
 	case Claimed:
+		s.account.applyClaimed()
 		err = s.tenure.applyClaimed(b, e.At)
 	case Suspended:
+		s.account.applySuspended(b)
 		err = s.tenure.applySuspended(b, e.At)
 	case ModelStarted:
 		s.besides = nil
+		s.account.applyStarted()
 		if !beside(b.Purpose) {
 			s.answer, s.lastResults = nil, b.ResultBudget
 		}
@@ -198,6 +201,7 @@ func (s *State) applyCreated(b Created, e Event) {
 
 func (s *State) applyTripped(b Tripped, e Event) {
 	s.trips = append(s.trips, b)
+	s.account.applyTripped(b)
 	if b.Verdict == VerdictFinalTurn && s.final == nil {
 		s.final = &b
 	}
