@@ -35,6 +35,7 @@ type fakeServer struct {
 	loopdv1.UnimplementedApprovalServiceServer
 	loopdv1.UnimplementedToolServiceServer
 	loopdv1.UnimplementedPolicyServiceServer
+	loopdv1.UnimplementedBudgetServiceServer
 
 	mu      sync.Mutex
 	request proto.Message
@@ -54,6 +55,7 @@ type fakeServer struct {
 	imported  *loopdv1.ImportOpenApiResponse
 	answer    *loopdv1.CallToolResponse
 	policy    *loopdv1.Policy
+	budget    *loopdv1.Budget
 	// What the inbox holds each time that somebody looks. The last look is told.
 	inbox    [][]*loopdv1.Approval
 	lastLook func()
@@ -155,6 +157,7 @@ func setup(t *testing.T) *terminal {
 	loopdv1.RegisterApprovalServiceServer(server, fake)
 	loopdv1.RegisterToolServiceServer(server, fake)
 	loopdv1.RegisterPolicyServiceServer(server, fake)
+	loopdv1.RegisterBudgetServiceServer(server, fake)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -270,6 +273,9 @@ func TestUsageErrors(t *testing.T) {
 		"approval deny", "approval answer r.c1-1 a b", "approval answer r.c1-1 a --choice b", "approval watch --interval 0s",
 		"tool", "tool apply", "tool apply -f /does/not/exist", "tool show", "tool archive", "tool import-openapi", "tool import-openapi /does/not/exist",
 		"tool list-mcp", "tool list-mcp http://x --header bogus", "tool accept", "policy", "policy apply", "policy show", "policy archive a b",
+		"budget", "budget create a", "budget create a --amount 1", "budget create a --amount 1 --per week", "budget create a --amount 1 --per day --label x",
+		"budget create a --amount 1 --per day --label x=y --agent z", "budget create a --amount 1 --per day --when-spent nudge", "budget show",
+		"budget raise a", "budget raise a --by 1 --to 2", "budget update a", "budget update a --reason x", "budget events a --limit 0", "budget archive",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
