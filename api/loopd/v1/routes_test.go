@@ -61,6 +61,14 @@ func TestEveryPathReachesItsMethod(t *testing.T) {
 		{"GET", "/v1/policies/a?version=2", "PolicyService/GetPolicy"},
 		{"PATCH", "/v1/policies/a?update_mask=condition", "PolicyService/UpdatePolicy"},
 		{"POST", "/v1/policies/a:archive", "PolicyService/ArchivePolicy"},
+		{"POST", "/v1/budgets?budget_id=a", "BudgetService/CreateBudget"},
+		{"GET", "/v1/budgets", "BudgetService/ListBudgets"},
+		{"GET", "/v1/budgets/a", "BudgetService/GetBudget"},
+		{"PATCH", "/v1/budgets/a?update_mask=amount_usd&reason=x", "BudgetService/UpdateBudget"},
+		{"POST", "/v1/budgets/a:raise", "BudgetService/RaiseBudget"},
+		{"POST", "/v1/budgets/a:archive", "BudgetService/ArchiveBudget"},
+		{"GET", "/v1/budgets/a/events", "BudgetService/ListBudgetEvents"},
+		{"GET", "/v1/budgets/a/periods?page_size=7", "BudgetService/ListBudgetPeriods"},
 	} {
 		t.Run(c.method, func(t *testing.T) {
 			t.Parallel()
