@@ -25,6 +25,7 @@ type Config struct {
 	Checker  Checker
 	Rules    Rules                     // nil: calls under a condition always need approval
 	Approver Approver                  // nil: only people approve
+	Accounts Accounts                  // nil: runs share no accounts
 	Deltas   Deltas                    // nil: nobody can watch
 	Limits   map[string]traffic.Limits // by provider name; a provider without any is limited by what it says itself
 
