@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"sync/atomic"
@@ -19,6 +20,7 @@ type scenario struct {
 	spec   loop.Spec
 	script []enginetest.Answer
 	child  []enginetest.Answer // of a run that is asked childInput
+	budget loop.USD            // that all runs share; a run that waits for more gets it. 0: there is none
 }
 
 const childInput = "look into it"
@@ -46,6 +48,10 @@ func scenarios() []scenario {
 		enginetest.Ask(enginetest.Call("send", `{"n":1}`), enginetest.Call("send", `{"n":2}`), enginetest.Call("send", `{"n":3}`)), enginetest.Say("done"),
 	}}
 	queue.spec.Limits.ParallelCalls = 1
+	ample := scenario{name: "budget", spec: enginetest.Spec(put), script: asks(put), budget: 10 * loop.OneUSD}
+	short := scenario{name: "budget that is raised", spec: enginetest.Spec(put), budget: loop.FirstNeed(enginetest.Spec(put)), script: []enginetest.Answer{
+		{Calls: []loop.ToolCall{call(put)}, NoUsage: true}, enginetest.Say("done"), // it costs all that was held for it
+	}}
 	return append([]scenario{
 		{name: "read-only", spec: enginetest.Spec(look), script: asks(look)},
 		{name: "idempotent", spec: enginetest.Spec(put), script: asks(put)},
@@ -57,7 +63,7 @@ func scenarios() []scenario {
 		{name: "retry", spec: enginetest.Spec(send), script: []enginetest.Answer{
 			{Calls: []loop.ToolCall{call(send)}, Fail: []error{throttled(0)}}, {Text: "done", Fail: []error{throttled(2 * time.Minute)}},
 		}},
-		wrapUp, contract, queue,
+		wrapUp, contract, queue, ample, short,
 	}, handedOut(asks)...)
 }
 
@@ -83,12 +89,12 @@ func handedOut(asks func(...loop.ToolSpec) []enginetest.Answer) []scenario {
 // fate is what happens to the first worker of a run, at point n.
 type fate struct {
 	name   string
-	points func(commits, effects int) int
+	points func(worker *enginetest.Worker) int // of one that nothing befell
 	befall func(w *world, run loop.RunRef, worker *enginetest.Worker, n int)
 }
 
 func fates() []fate {
-	atCommits := func(commits, _ int) int { return commits }
+	atCommits := (*enginetest.Worker).Commits
 	atAppend := func(worker *enginetest.Worker, n int, do func()) {
 		var count atomic.Int64 // a worker may drive several runs
 		worker.BeforeAppend = func(loop.Lease, engine.Batch) error {
@@ -102,8 +108,11 @@ func fates() []fate {
 		{"killed after commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
 			worker.KillAfterCommit = n
 		}},
-		{"killed between effect and record", func(_, effects int) int { return effects }, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+		{"killed between effect and record", (*enginetest.Worker).Effects, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
 			worker.KillAfterEffect = n
+		}},
+		{"killed between draw and intent", (*enginetest.Worker).Draws, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+			worker.KillAfterDraw = n
 		}},
 		{"killed before commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
 			atAppend(worker, n, worker.Kill)
@@ -134,15 +143,15 @@ func TestCrashAnywhere(t *testing.T) {
 		t.Run(sc.name, func(t *testing.T) {
 			t.Parallel()
 			var want outcome
-			var commits, effects int
+			var unharmed *enginetest.Worker
 			bubble(t, func(w *world) {
-				want, commits, effects = sc.live(w, nil)
+				want, unharmed = sc.live(w, nil)
 			})
 			for _, f := range fates() {
-				for n := 1; n <= f.points(commits, effects); n++ {
+				for n := 1; n <= f.points(unharmed); n++ {
 					t.Run(fmt.Sprintf("%s %d", f.name, n), func(t *testing.T) {
 						bubble(t, func(w *world) {
-							got, _, _ := sc.live(w, func(run loop.RunRef, worker *enginetest.Worker) { f.befall(w, run, worker, n) })
+							got, _ := sc.live(w, func(run loop.RunRef, worker *enginetest.Worker) { f.befall(w, run, worker, n) })
 							w.equal("outcome", want, got)
 						})
 					})
@@ -154,7 +163,7 @@ func TestCrashAnywhere(t *testing.T) {
 
 // live takes the scenario to its end. The first worker meets its fate, if there is
 // one; then others come, the second of which dies as well.
-func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) (o outcome, commits, effects int) {
+func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) (o outcome, first *enginetest.Worker) {
 	w.Helper()
 	w.model.Script, w.model.ByInput = sc.script, map[string][]enginetest.Answer{childInput: sc.child}
 	w.tools.Replies = map[string]func(int) loop.ToolReply{}
@@ -162,7 +171,10 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 		w.tools.Replies[t.Name] = func(int) loop.ToolReply { return enginetest.OK("result of " + t.Name) }
 	}
 	run := w.create(sc.spec)
-	first := w.worker()
+	if sc.budget > 0 {
+		w.setBudget(sc.budget)
+	}
+	first = w.worker()
 	if befall != nil {
 		befall(run, first)
 	}
@@ -180,7 +192,8 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 	for _, ref := range w.store.Runs() {
 		w.audit(ref, retries)
 	}
-	return w.outcome(run), first.Commits(), first.Effects()
+	w.auditBudget()
+	return w.outcome(run), first
 }
 
 // live lets time pass until the run ends. It starts workers as each tick says, and
@@ -195,6 +208,9 @@ func (w *world) live(run loop.RunRef, tick func()) map[string]int {
 		h := w.store.Head(run)
 		if h.State.Terminal() {
 			return retries
+		}
+		if h.State == loop.StatePaused {
+			w.setBudget(10 * loop.OneUSD)
 		}
 		for _, ref := range w.store.Runs() {
 			h := w.store.Head(ref)
@@ -260,6 +276,22 @@ func (w *world) audit(run loop.RunRef, retries map[string]int) {
 	for id, n := range results {
 		w.equal("results of "+id, 1, n)
 	}
+}
+
+// auditBudget checks that the budget, if there is one, knows of every call and of nothing
+// else once all runs have ended.
+func (w *world) auditBudget() {
+	w.Helper()
+	spent, held, err := w.store.Standing(w.Context(), "acme", budgetName)
+	if errors.Is(err, loop.ErrNotFound) {
+		return
+	}
+	var cost loop.USD
+	for _, ref := range w.store.Runs() {
+		cost += w.store.Head(ref).Cost.Total()
+	}
+	w.equal("spent of the budget", cost, spent)
+	w.equal("held of the budget", loop.USD(0), held)
 }
 
 // auditSends checks the ledger of the world against the journal.
