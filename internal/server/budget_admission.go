@@ -15,7 +15,7 @@ import (
 // is the draw before each model call.
 
 // admit holds a run to the budgets that bind it, those for single runs first. asked
-// says that somebody set the most that it may cost. A request that was answered before
+// says that the request names the most that it may cost. A request that was answered before
 // is not refused for want of money: it brings the same answer again.
 func (s *Server) admit(ctx context.Context, spec *loop.Spec, asked bool, idem postgres.Idempotency) error {
 	budgets, err := s.store.BudgetsInForce(ctx, tenant(ctx))
@@ -36,9 +36,9 @@ func (s *Server) admit(ctx context.Context, spec *loop.Spec, asked bool, idem po
 	return r
 }
 
-// holdToCeilings holds a run to the budgets for single runs. A run that asked for more
-// money than one of them allows is refused; one that did not ask gets no more, and
-// neither do the runs that it may start.
+// holdToCeilings holds a run to the budgets for single runs. A request that asks for more
+// money than one of them allows is refused; one that leaves it to the agent or to the
+// defaults gets no more, and neither do the runs that it may start.
 func holdToCeilings(budgets []postgres.Budget, spec *loop.Spec, asked bool) *refusal {
 	low := ceilingOf(budgets, spec.Agent, spec.Labels)
 	if low != nil && spec.Limits.Cost > low.Amount {
@@ -89,9 +89,6 @@ func (s *Server) room(ctx context.Context, budgets []postgres.Budget, spec *loop
 		if b.Window != postgres.WindowRun && b.Scope.Binds(spec.Agent, spec.Labels) {
 			binding = append(binding, b)
 		}
-	}
-	if len(binding) == 0 {
-		return nil, nil
 	}
 	standings, err := s.store.BudgetStandings(ctx, tenant(ctx), binding)
 	if err != nil {

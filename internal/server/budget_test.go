@@ -11,7 +11,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
@@ -279,7 +278,9 @@ func TestATotalIsNeverReset(t *testing.T) {
 func TestRunsAreHeldToCeilings(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.agent("support", support())
+	dear := support()
+	dear.Limits = &loopdv1.Limits{MaxCostUsd: new("0.90")}
+	w.agent("support", dear)
 	w.budget("all", `{"window": "BUDGET_WINDOW_RUN", "amountUsd": "0.80"}`)
 	w.budget("web", `{"window": "BUDGET_WINDOW_RUN", "amountUsd": "0.30", "label": {"key": "team", "value": "web"}}`)
 	w.budget("other", `{"window": "BUDGET_WINDOW_RUN", "amountUsd": "0.10", "label": {"key": "team", "value": "other"}}`)
@@ -297,7 +298,7 @@ func TestRunsAreHeldToCeilings(t *testing.T) {
 	} {
 		limits := &loopdv1.Limits{}
 		if c.asked != "" {
-			limits.MaxCostUsd = proto.String(c.asked)
+			limits.MaxCostUsd = new(c.asked)
 		}
 		run, err := w.create(&loopdv1.CreateRunRequest{Labels: c.labels, Limits: limits})
 		if c.want != "" {
@@ -346,7 +347,7 @@ func TestABudgetShowsWhereItStands(t *testing.T) {
 	w := setup(t)
 	w.agent("support", support())
 	w.budget("day", `{"window": "BUDGET_WINDOW_DAY", "amountUsd": "0.60"}`)
-	if _, err := w.create(&loopdv1.CreateRunRequest{Limits: &loopdv1.Limits{MaxCostUsd: proto.String("0.10")}}); err != nil {
+	if _, err := w.create(&loopdv1.CreateRunRequest{Limits: &loopdv1.Limits{MaxCostUsd: new("0.10")}}); err != nil {
 		t.Fatal(err)
 	}
 	k := w.claim()

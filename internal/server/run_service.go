@@ -100,8 +100,7 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest, id
 		Input: req.GetInput(), Attachments: attachments, Limits: limits,
 		Price: prices[0], FallbackPrices: prices[1:], Labels: labels, Source: source(ctx), Traceparent: traceparent(ctx),
 	}
-	asked := req.GetLimits().GetMaxCostUsd() != "" || version.GetLimits().GetMaxCostUsd() != ""
-	return spec, r.s.admit(ctx, &spec, asked, idem)
+	return spec, r.s.admit(ctx, &spec, req.GetLimits().GetMaxCostUsd() != "", idem)
 }
 
 // traceparent is the trace of the call, for the worker to go on with.
