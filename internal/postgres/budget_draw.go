@@ -152,10 +152,9 @@ func (s *Store) drawAt(ctx context.Context, lease loop.Lease, windows []drawWind
 			return err
 		}
 		d := newDraw(rows, need)
-		if refused = d.refusal(); refused == nil {
-			if err := d.write(ctx, q, lease.Run); err != nil {
-				return err
-			}
+		refused = d.refusal()
+		if err := d.write(ctx, q, lease.Run, refused == nil); err != nil {
+			return err
 		}
 		warned, err = d.warn(ctx, q, lease.Run.Tenant, refused)
 		return err
@@ -217,7 +216,7 @@ func (d draw) refusal() *loop.AccountRefused {
 		}
 		r := &loop.AccountRefused{
 			Budget: budgetRef(row.BudgetID), Needed: d.need, Limit: loop.USD(row.AmountPico),
-			Committed: usedOf(row) - max(0, roomIn(row)), ResetAt: timeOf(row.EndsAt), Act: loop.Verdict(row.Act),
+			Committed: usedOf(row) - roomIn(row), ResetAt: timeOf(row.EndsAt), Act: loop.Verdict(row.Act),
 		}
 		if strictest == nil || strictness(r.Act) > strictness(strictest.Act) {
 			strictest = r
@@ -233,14 +232,29 @@ func strictness(act loop.Verdict) int {
 }
 
 // write opens the run's chunks with what was drawn, and closes those that it has left.
-func (d draw) write(ctx context.Context, q *db.Queries, run loop.RunRef) error {
-	p := db.DrawChunksParams{TenantID: run.Tenant, RunID: run.ID}
-	for i, row := range d.rows {
-		p.BudgetIds, p.Starts = append(p.BudgetIds, row.BudgetID), append(p.Starts, row.StartsAt)
-		p.Amounts, p.Uncounted, p.Calls = append(p.Amounts, int64(d.amounts[i])), append(p.Uncounted, row.UncountedPico), append(p.Calls, row.Call)
+// After a refusal nothing is drawn; only what was never counted is.
+func (d draw) write(ctx context.Context, q *db.Queries, run loop.RunRef, drawn bool) error {
+	p := db.DrawChunksParams{TenantID: run.Tenant, RunID: run.ID, State: "open"}
+	if !drawn {
+		p.State = "short"
 	}
-	if err := q.DrawChunks(ctx, p); err != nil {
-		return err
+	for i, row := range d.rows {
+		amount := int64(d.amounts[i])
+		if !drawn {
+			if amount = 0; row.UncountedPico == 0 {
+				continue
+			}
+		}
+		p.BudgetIds, p.Starts = append(p.BudgetIds, row.BudgetID), append(p.Starts, row.StartsAt)
+		p.Amounts, p.Uncounted, p.Calls = append(p.Amounts, amount), append(p.Uncounted, row.UncountedPico), append(p.Calls, row.Call)
+	}
+	if len(p.BudgetIds) > 0 {
+		if err := q.DrawChunks(ctx, p); err != nil {
+			return err
+		}
+	}
+	if !drawn {
+		return nil
 	}
 	return q.CloseOtherChunks(ctx, db.CloseOtherChunksParams{TenantID: run.Tenant, RunID: run.ID, BudgetIds: p.BudgetIds, Starts: p.Starts})
 }
@@ -250,9 +264,9 @@ func (d draw) write(ctx context.Context, q *db.Queries, run loop.RunRef) error {
 func (d draw) warn(ctx context.Context, q *db.Queries, tenant string, refused *loop.AccountRefused) ([]int16, error) {
 	p := db.WarnOfThresholdsParams{TenantID: tenant}
 	for i, row := range d.rows {
-		total := usedOf(row)
-		if refused == nil {
-			total += d.amounts[i]
+		total := usedOf(row) + max(0, d.amounts[i])
+		if refused != nil {
+			total = usedOf(row) + max(0, -roomIn(row))
 		}
 		percent := thresholdOf(total, loop.USD(row.AmountPico))
 		if d.amounts[i] < 0 {

@@ -70,10 +70,10 @@ WITH w AS (
     SELECT unnest($2::text[]) AS budget_id, unnest($3::timestamptz[]) AS starts_at,
            unnest($4::bigint[]) AS amount, unnest($5::bigint[]) AS uncounted, unnest($6::integer[]) AS call
 ), own AS (
-    INSERT INTO chunks AS c (tenant_id, run_id, budget_id, starts_at, drawn_pico, spent_pico, call)
-    SELECT $1, $7, w.budget_id, w.starts_at, w.amount, w.uncounted, w.call FROM w
+    INSERT INTO chunks AS c (tenant_id, run_id, budget_id, starts_at, drawn_pico, spent_pico, call, state)
+    SELECT $1, $7, w.budget_id, w.starts_at, w.amount, w.uncounted, w.call, $8 FROM w
     ON CONFLICT (tenant_id, run_id, budget_id, starts_at) DO UPDATE SET
-        state = 'open', drawn_pico = c.drawn_pico + excluded.drawn_pico, spent_pico = c.spent_pico + excluded.spent_pico,
+        state = excluded.state, drawn_pico = c.drawn_pico + excluded.drawn_pico, spent_pico = c.spent_pico + excluded.spent_pico,
         call = greatest(c.call, excluded.call)
 )
 UPDATE budget_accounts a SET
@@ -92,6 +92,7 @@ type DrawChunksParams struct {
 	Uncounted []int64
 	Calls     []int32
 	RunID     string
+	State     string
 }
 
 func (q *Queries) DrawChunks(ctx context.Context, arg DrawChunksParams) error {
@@ -103,6 +104,7 @@ func (q *Queries) DrawChunks(ctx context.Context, arg DrawChunksParams) error {
 		arg.Uncounted,
 		arg.Calls,
 		arg.RunID,
+		arg.State,
 	)
 	return err
 }

@@ -89,10 +89,10 @@ WITH w AS (
     SELECT unnest(@budget_ids::text[]) AS budget_id, unnest(@starts::timestamptz[]) AS starts_at,
            unnest(@amounts::bigint[]) AS amount, unnest(@uncounted::bigint[]) AS uncounted, unnest(@calls::integer[]) AS call
 ), own AS (
-    INSERT INTO chunks AS c (tenant_id, run_id, budget_id, starts_at, drawn_pico, spent_pico, call)
-    SELECT @tenant_id, @run_id, w.budget_id, w.starts_at, w.amount, w.uncounted, w.call FROM w
+    INSERT INTO chunks AS c (tenant_id, run_id, budget_id, starts_at, drawn_pico, spent_pico, call, state)
+    SELECT @tenant_id, @run_id, w.budget_id, w.starts_at, w.amount, w.uncounted, w.call, @state FROM w
     ON CONFLICT (tenant_id, run_id, budget_id, starts_at) DO UPDATE SET
-        state = 'open', drawn_pico = c.drawn_pico + excluded.drawn_pico, spent_pico = c.spent_pico + excluded.spent_pico,
+        state = excluded.state, drawn_pico = c.drawn_pico + excluded.drawn_pico, spent_pico = c.spent_pico + excluded.spent_pico,
         call = greatest(c.call, excluded.call)
 )
 UPDATE budget_accounts a SET
