@@ -304,7 +304,7 @@ func startAccount(ctx context.Context, q *db.Queries, tenant, budget string, p P
 	if err != nil {
 		return fmt.Errorf("start the account: %w", err)
 	}
-	return nil
+	return warnNow(ctx, q, tenant, budget)
 }
 
 // relimit gives the current account of a budget its new amount. Draws on their way come
@@ -312,6 +312,28 @@ func startAccount(ctx context.Context, q *db.Queries, tenant, budget string, p P
 func relimit(ctx context.Context, q *db.Queries, tenant, budget string) error {
 	if err := q.RelimitBudgetAccount(ctx, db.RelimitBudgetAccountParams{TenantID: tenant, BudgetID: budget}); err != nil {
 		return fmt.Errorf("change the limit of the account: %w", err)
+	}
+	return warnNow(ctx, q, tenant, budget)
+}
+
+// warnNow notes the thresholds that a budget has passed without a draw: it is new, or was
+// lowered.
+func warnNow(ctx context.Context, q *db.Queries, tenant, budget string) error {
+	accounts, err := q.ListBudgetTotals(ctx, db.ListBudgetTotalsParams{TenantID: tenant, BudgetID: budget})
+	if err != nil {
+		return fmt.Errorf("read the account: %w", err)
+	}
+	for _, a := range accounts {
+		percent := thresholdOf(loop.USD(a.TotalPico), loop.USD(a.LimitPico))
+		if percent == 0 {
+			continue
+		}
+		_, err := q.WarnOfThresholds(ctx, db.WarnOfThresholdsParams{
+			TenantID: tenant, BudgetIds: []string{budget}, Starts: []time.Time{a.StartsAt}, Percents: []int32{percent}, Totals: []int64{a.TotalPico},
+		})
+		if err != nil {
+			return fmt.Errorf("note the thresholds: %w", err)
+		}
 	}
 	return nil
 }

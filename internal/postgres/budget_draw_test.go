@@ -197,6 +197,41 @@ func TestBudgetThresholds(t *testing.T) {
 	}
 }
 
+// A budget that comes too late, or is lowered, has passed its thresholds at once.
+func TestBudgetThresholdsWithoutADraw(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	createRich(t, s)
+	lease := claimOne(t, s, "worker")
+	mustAppend(t, s, lease, batch(lease, 2, loop.ModelStarted{Call: 1, Hold: loop.OneUSD / 2}))
+	mustAppend(t, s, lease, batch(lease, 3, loop.ModelFailed{Call: 1, Class: loop.ErrorServer, Cost: loop.Cost{Output: loop.OneUSD / 4}}))
+	marks := func() (percents []int) {
+		t.Helper()
+		status, err := s.GetBudget(t.Context(), tenant, "late")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range status.Current.Marks {
+			percents = append(percents, m.Percent)
+		}
+		return percents
+	}
+	budgetIn(t, s, "late", WindowDay, loop.OneUSD*3/10, BudgetScope{})
+	if diff := cmp.Diff([]int{50, 80}, marks()); diff != "" {
+		t.Errorf("thresholds of a new budget (-want +got):\n%s", diff)
+	}
+	_, err := s.ChangeBudget(t.Context(), tenant, "late", BudgetAuthor{}, Idempotency{}, func(b Budget) (BudgetTerms, error) {
+		b.Amount = loop.OneUSD / 5
+		return b.Terms(), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]int{50, 80, 100}, marks()); diff != "" {
+		t.Errorf("thresholds of a lowered budget (-want +got):\n%s", diff)
+	}
+}
+
 // While money is plenty a run draws for some calls at once; when it gets short nobody
 // takes what others need.
 func TestChunks(t *testing.T) {

@@ -179,6 +179,44 @@ func (q *Queries) GetOpenChunks(ctx context.Context, arg GetOpenChunksParams) (G
 	return i, err
 }
 
+const listBudgetTotals = `-- name: ListBudgetTotals :many
+SELECT starts_at, limit_pico, (committed_pico + held_pico)::bigint AS total_pico
+FROM budget_standing
+WHERE tenant_id = $1 AND budget_id = $2 AND (ends_at IS NULL OR ends_at > now())
+`
+
+type ListBudgetTotalsParams struct {
+	TenantID string
+	BudgetID string
+}
+
+type ListBudgetTotalsRow struct {
+	StartsAt  time.Time
+	LimitPico int64
+	TotalPico int64
+}
+
+// Of the windows that are not over.
+func (q *Queries) ListBudgetTotals(ctx context.Context, arg ListBudgetTotalsParams) ([]ListBudgetTotalsRow, error) {
+	rows, err := q.db.Query(ctx, listBudgetTotals, arg.TenantID, arg.BudgetID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListBudgetTotalsRow
+	for rows.Next() {
+		var i ListBudgetTotalsRow
+		if err := rows.Scan(&i.StartsAt, &i.LimitPico, &i.TotalPico); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listBudgetsInForce = `-- name: ListBudgetsInForce :many
 SELECT budget_id, display_name, agent, label_key, label_value, span, time_zone, amount_pico, act, created_by, created_at, updated_at, archived_at
 FROM budgets WHERE tenant_id = $1 AND archived_at IS NULL

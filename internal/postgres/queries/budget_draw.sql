@@ -157,6 +157,12 @@ INSERT INTO chunks (tenant_id, run_id, budget_id, starts_at, spent_pico, call, s
 SELECT @tenant_id, s.run_id, @budget_id, @starts_at, coalesce(s.cost, 0)::bigint, coalesce(s.call, 0), 'short'
 FROM spent s WHERE NOT s.ended;
 
+-- name: ListBudgetTotals :many
+-- Of the windows that are not over.
+SELECT starts_at, limit_pico, (committed_pico + held_pico)::bigint AS total_pico
+FROM budget_standing
+WHERE tenant_id = @tenant_id AND budget_id = @budget_id AND (ends_at IS NULL OR ends_at > now());
+
 -- name: LockBudgetAccount :exec
 SELECT 1 FROM budget_accounts
 WHERE tenant_id = @tenant_id AND budget_id = @budget_id
