@@ -35,6 +35,10 @@ func (p ports) Signals(ctx context.Context, l loop.Lease) ([]loop.Signal, error)
 	return p.store.Signals(ctx, l)
 }
 
+func (p ports) Draw(ctx context.Context, l loop.Lease, need loop.AccountNeed) (*loop.AccountRefused, error) {
+	return p.store.Draw(ctx, l, need)
+}
+
 func (p ports) Renew(ctx context.Context, worker string, ttl time.Duration) error {
 	return p.store.Renew(ctx, worker, ttl)
 }

@@ -35,6 +35,7 @@ type client struct {
 	tools     loopdv1.ToolServiceClient
 	policies  loopdv1.PolicyServiceClient
 	usage     loopdv1.UsageServiceClient
+	budgets   loopdv1.BudgetServiceClient
 
 	// How long to wait before a broken stream is asked for again, and after how
 	// many tries in a row that brought nothing to give up. 10 tries at 2 s are
@@ -58,7 +59,9 @@ func clientCommands(env Env) []*cobra.Command {
 
 // groups are those commands, one group for each noun, or the one command of a noun.
 func (c *client) groups() []*cobra.Command {
-	groups := []*cobra.Command{c.runCommand(), c.approvalCommand(), c.agentCommand(), c.toolCommand(), c.policyCommand(), c.usageCommand()}
+	groups := []*cobra.Command{
+		c.runCommand(), c.approvalCommand(), c.agentCommand(), c.toolCommand(), c.policyCommand(), c.budgetCommand(), c.usageCommand(),
+	}
 	for _, group := range groups {
 		c.prepare(group)
 	}
@@ -115,6 +118,7 @@ func (c *client) connect() error {
 	c.conn, c.runs, c.approvals = conn, loopdv1.NewRunServiceClient(conn), loopdv1.NewApprovalServiceClient(conn)
 	c.agents, c.tools, c.policies = loopdv1.NewAgentServiceClient(conn), loopdv1.NewToolServiceClient(conn), loopdv1.NewPolicyServiceClient(conn)
 	c.usage = loopdv1.NewUsageServiceClient(conn)
+	c.budgets = loopdv1.NewBudgetServiceClient(conn)
 	return nil
 }
 

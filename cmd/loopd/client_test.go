@@ -36,6 +36,7 @@ type fakeServer struct {
 	loopdv1.UnimplementedToolServiceServer
 	loopdv1.UnimplementedPolicyServiceServer
 	loopdv1.UnimplementedUsageServiceServer
+	loopdv1.UnimplementedBudgetServiceServer
 
 	mu      sync.Mutex
 	request proto.Message
@@ -57,6 +58,7 @@ type fakeServer struct {
 	result    *loopdv1.ToolCallResult
 	policy    *loopdv1.Policy
 	usage     []*loopdv1.QueryUsageResponse // pages
+	budget    *loopdv1.Budget
 	// What the inbox holds each time that somebody looks. The last look is told.
 	inbox    [][]*loopdv1.Approval
 	lastLook func()
@@ -167,6 +169,7 @@ func setup(t *testing.T) *terminal {
 	loopdv1.RegisterToolServiceServer(server, fake)
 	loopdv1.RegisterPolicyServiceServer(server, fake)
 	loopdv1.RegisterUsageServiceServer(server, fake)
+	loopdv1.RegisterBudgetServiceServer(server, fake)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -285,6 +288,9 @@ func TestUsageErrors(t *testing.T) {
 		"approval deny", "approval answer r.c1-1 a b", "approval answer r.c1-1 a --choice b", "approval watch --interval 0s",
 		"tool", "tool apply", "tool apply -f /does/not/exist", "tool show", "tool archive", "tool import-openapi", "tool import-openapi /does/not/exist",
 		"tool list-mcp", "tool list-mcp http://x --header bogus", "tool accept", "policy", "policy apply", "policy show", "policy archive a b",
+		"budget", "budget create a", "budget create a --amount 1", "budget create a --amount 1 --per week", "budget create a --amount 1 --per day --label x",
+		"budget create a --amount 1 --per day --label x=y --agent z", "budget create a --amount 1 --per day --when-spent nudge", "budget show",
+		"budget raise a", "budget raise a --by 1 --to 2", "budget update a", "budget update a --reason x", "budget events a --limit 0", "budget archive",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // budgets follow the calendars of their zones, also where the system has none
 
 	"github.com/spf13/cobra"
 )

@@ -112,7 +112,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	d.deltas = postgres.NewDeltas(d.store)
 	d.engine, err = engine.New(engine.Config{
 		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, SharesKey: opened.shares, Deltas: d.deltas, Tools: box, Checker: tools,
-		Rules: rules{judge}, Asserts: judge, Approver: approver{d.store, judge, d.log},
+		Rules: rules{judge}, Asserts: judge, Approver: approver{d.store, judge, d.log}, Accounts: ports{d.store},
 		Worker: uuid.NewString(), MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
 		Log: d.log, Registerer: d.registry, Tracer: tracer,
 	})

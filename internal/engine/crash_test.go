@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -23,6 +24,7 @@ type scenario struct {
 	pause  string              // the tool whose first call is under way when somebody pauses the run
 	never  bool                // nobody raises a limit
 	bulk   int                 // bytes of the results of look
+	budget loop.USD            // that all runs share; a run that waits for more gets it. 0: there is none
 }
 
 const childInput = "look into it"
@@ -50,6 +52,10 @@ func scenarios() []scenario {
 		enginetest.Ask(enginetest.Call("send", `{"n":1}`), enginetest.Call("send", `{"n":2}`), enginetest.Call("send", `{"n":3}`)), enginetest.Say("done"),
 	}}
 	queue.spec.Limits.ParallelCalls = 1
+	ample := scenario{name: "budget", spec: enginetest.Spec(put), script: asks(put), budget: 10 * loop.OneUSD}
+	short := scenario{name: "budget that is raised", spec: enginetest.Spec(put), budget: loop.FirstNeed(enginetest.Spec(put)), script: []enginetest.Answer{
+		{Calls: []loop.ToolCall{call(put)}, NoUsage: true}, enginetest.Say("done"), // it costs all that was held for it
+	}}
 	return append([]scenario{
 		{name: "read-only", spec: enginetest.Spec(look), script: asks(look)},
 		{name: "idempotent", spec: enginetest.Spec(put), script: asks(put)},
@@ -62,7 +68,7 @@ func scenarios() []scenario {
 			{Calls: []loop.ToolCall{call(send)}, Fail: []error{throttled(0)}}, {Text: "done", Fail: []error{throttled(2 * time.Minute)}},
 		}},
 		{name: "text loop", spec: enginetest.Spec(send), script: []enginetest.Answer{{Calls: []loop.ToolCall{call(send)}, Chants: 1}, enginetest.Say("done")}},
-		wrapUp, contract, queue, checkedScenario(), checkpointScenario(), summary(), cleared(),
+		wrapUp, contract, queue, checkedScenario(), checkpointScenario(), summary(), cleared(), ample, short,
 	}, append(handedOut(asks), heldBack(asks)...)...)
 }
 
@@ -134,12 +140,12 @@ func handedOut(asks func(...loop.ToolSpec) []enginetest.Answer) []scenario {
 // fate is what happens to the first worker of a run, at point n.
 type fate struct {
 	name   string
-	points func(commits, effects int) int
+	points func(worker *enginetest.Worker) int // of one that nothing befell
 	befall func(w *world, run loop.RunRef, worker *enginetest.Worker, n int)
 }
 
 func fates() []fate {
-	atCommits := func(commits, _ int) int { return commits }
+	atCommits := (*enginetest.Worker).Commits
 	atAppend := func(worker *enginetest.Worker, n int, do func()) {
 		var count atomic.Int64 // a worker may drive several runs
 		worker.BeforeAppend = func(loop.Lease, engine.Batch) error {
@@ -153,8 +159,11 @@ func fates() []fate {
 		{"killed after commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
 			worker.KillAfterCommit = n
 		}},
-		{"killed between effect and record", func(_, effects int) int { return effects }, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+		{"killed between effect and record", (*enginetest.Worker).Effects, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
 			worker.KillAfterEffect = n
+		}},
+		{"killed between draw and intent", (*enginetest.Worker).Draws, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+			worker.KillAfterDraw = n
 		}},
 		{"killed before commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
 			atAppend(worker, n, worker.Kill)
@@ -185,15 +194,15 @@ func TestCrashAnywhere(t *testing.T) {
 		t.Run(sc.name, func(t *testing.T) {
 			t.Parallel()
 			var want outcome
-			var commits, effects int
+			var unharmed *enginetest.Worker
 			bubble(t, func(w *world) {
-				want, commits, effects = sc.live(w, nil)
+				want, unharmed = sc.live(w, nil)
 			})
 			for _, f := range fates() {
-				for n := 1; n <= f.points(commits, effects); n++ {
+				for n := 1; n <= f.points(unharmed); n++ {
 					t.Run(fmt.Sprintf("%s %d", f.name, n), func(t *testing.T) {
 						bubble(t, func(w *world) {
-							got, _, _ := sc.live(w, func(run loop.RunRef, worker *enginetest.Worker) { f.befall(w, run, worker, n) })
+							got, _ := sc.live(w, func(run loop.RunRef, worker *enginetest.Worker) { f.befall(w, run, worker, n) })
 							w.equal("outcome", want, got)
 						})
 					})
@@ -205,7 +214,7 @@ func TestCrashAnywhere(t *testing.T) {
 
 // live takes the scenario to its end. The first worker meets its fate, if there is
 // one; then others come, the second of which dies as well.
-func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) (o outcome, commits, effects int) {
+func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) (o outcome, first *enginetest.Worker) {
 	w.Helper()
 	w.model.ByModel = map[string]func(loop.ModelRequest) enginetest.Answer{"judge": politeJudge}
 	w.model.Summary = enginetest.Say("Much was done.")
@@ -228,7 +237,10 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 			return enginetest.OK("result of " + sc.pause)
 		}
 	}
-	first := w.worker()
+	if sc.budget > 0 {
+		w.setBudget(sc.budget)
+	}
+	first = w.worker()
 	if befall != nil {
 		befall(run, first)
 	}
@@ -246,7 +258,8 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 	for _, ref := range w.store.Runs() {
 		w.audit(ref, retries)
 	}
-	return w.outcome(run), first.Commits(), first.Effects()
+	w.auditBudget()
+	return w.outcome(run), first
 }
 
 // live lets time pass until the run ends. It starts workers as each tick says, and
@@ -262,9 +275,12 @@ func (w *world) live(run loop.RunRef, raises bool, tick func()) map[string]int {
 		if h.State.Terminal() {
 			return retries
 		}
+		if h.State == loop.StatePaused && h.Phase == "budget" {
+			w.setBudget(10 * loop.OneUSD)
+		}
 		for _, ref := range w.store.Runs() {
 			h := w.store.Head(ref)
-			if h.State == loop.StatePaused && !decided[ref.ID] {
+			if h.State == loop.StatePaused && h.Phase == "paused" && !decided[ref.ID] {
 				decided[ref.ID] = true
 				w.signal(ref, loop.Resumed{By: "ann", Input: "Go on."})
 			}
@@ -335,6 +351,22 @@ func (w *world) audit(run loop.RunRef, retries map[string]int) {
 	for id, n := range results {
 		w.equal("results of "+id, 1, n)
 	}
+}
+
+// auditBudget checks that the budget, if there is one, knows of every call and of nothing
+// else once all runs have ended.
+func (w *world) auditBudget() {
+	w.Helper()
+	spent, held, err := w.store.Standing(w.Context(), "acme", budgetName)
+	if errors.Is(err, loop.ErrNotFound) {
+		return
+	}
+	var cost loop.USD
+	for _, ref := range w.store.Runs() {
+		cost += w.store.Head(ref).Cost.Total()
+	}
+	w.equal("spent of the budget", cost, spent)
+	w.equal("held of the budget", loop.USD(0), held)
 }
 
 // auditSends checks the ledger of the world against the journal.

@@ -26,6 +26,7 @@ type Config struct {
 	Rules    Rules                     // nil: calls under a condition always need approval
 	Asserts  Assertions                // nil: no assertion can be judged, so none holds
 	Approver Approver                  // nil: only people approve
+	Accounts Accounts                  // nil: runs share no accounts
 	Deltas   Deltas                    // nil: nobody can watch
 	Limits   map[string]traffic.Limits // by provider name; a provider without any is limited by what it says itself
 

@@ -26,6 +26,9 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 		if ready, released, err := o.awaitShare(ctx, a); !ready || err != nil {
 			return released, err
 		}
+		if drawn, err := o.draw(ctx, a); !drawn || err != nil {
+			return false, err
+		}
 		if err := o.commit(ctx, batch{bodies: a.Intent(), intent: true}); err != nil {
 			return false, err
 		}

@@ -59,6 +59,16 @@ type Batch struct {
 	Results []loop.FullResult
 }
 
+// Accounts are those that runs share with others: budgets. Holds and settlements go with
+// the journal's events; a run must have drawn before what it holds.
+type Accounts interface {
+	// Draw makes sure that the run has drawn what its next model call needs, from all
+	// accounts that bind it or from none. It returns the refusal of one that has no
+	// room. It is loop.ErrLeaseLost when the lease is no longer the caller's. It may be
+	// repeated.
+	Draw(ctx context.Context, lease loop.Lease, need loop.AccountNeed) (*loop.AccountRefused, error)
+}
+
 // Leases is how a worker gets runs to drive and proves that it is alive.
 type Leases interface {
 	// Renew creates or renews the worker's row for ttl, on database time, and

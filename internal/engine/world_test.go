@@ -71,8 +71,9 @@ func (w *world) start(worker *enginetest.Worker, tweak ...func(*engine.Config)) 
 	w.workers = append(w.workers, worker)
 	w.registry = prometheus.NewRegistry()
 	cfg := engine.Config{
-		Journal: worker, Leases: worker, Tools: worker.Tools(w.tools), Checker: enginetest.Checker(enginetest.AcceptJSON), Asserts: enginetest.Assertions{Holds: simply},
-		Models: map[string]engine.Model{"fake": worker.Model(w.model)}, Worker: fmt.Sprintf("w%d", len(w.workers)),
+		Journal: worker, Leases: worker, Accounts: worker, Tools: worker.Tools(w.tools), Checker: enginetest.Checker(enginetest.AcceptJSON),
+		Asserts: enginetest.Assertions{Holds: simply},
+		Models:  map[string]engine.Model{"fake": worker.Model(w.model)}, Worker: fmt.Sprintf("w%d", len(w.workers)),
 		Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""), Registerer: w.registry,
 	}
 	for _, change := range tweak {
@@ -128,6 +129,16 @@ func (w *world) until(what string, so func() bool) {
 func (w *world) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
+}
+
+const budgetName = "daily"
+
+// setBudget sets what all runs may spend together; whoever has no room waits.
+func (w *world) setBudget(amount loop.USD) {
+	w.Helper()
+	if err := w.store.SetBudget(w.Context(), "acme", budgetName, amount, loop.VerdictPause); err != nil {
+		w.Fatalf("set the budget: %v", err)
+	}
 }
 
 func (w *world) signal(run loop.RunRef, body loop.Body) {

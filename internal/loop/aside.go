@@ -84,7 +84,13 @@ func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
 	if price.MaxOutput > 0 {
 		c.output = min(c.output, price.MaxOutput)
 	}
+	if a := s.waitForAccount(now); a != nil {
+		return a, nil
+	}
 	p := plan{purpose: c.purpose, input: min(input, price.Window), output: c.output, hold: price.Bound(min(input, price.Window), c.output)}
+	if s.account.refused != nil {
+		return nil, s.accountTrip(now)
+	}
 	likely := (input-hiddenPrompt)/bytesPerToken + hiddenPrompt // one that is larger is refused unpaid
 	if t := s.fitAside(&p, likely > price.Window-c.output); t != nil {
 		return nil, t

@@ -94,12 +94,15 @@ type backtest struct {
 	judged Judgement
 	// loosened: a guard wanted to end the run that is asked again here.
 	loosened bool
+	// broke: money that other runs had spent ended the run. No limit of its own changes
+	// that.
+	broke bool
 }
 
 // take judges the moment before an event, then applies it.
 func (b *backtest) take(e Event) error {
 	s := b.state
-	if b.judged.Trip == nil && s.seq > 0 && s.cancel == nil {
+	if b.judged.Trip == nil && s.seq > 0 && s.cancel == nil && !b.broke {
 		b.judge(e)
 	}
 	if t, ok := e.Body.(Tripped); ok {
@@ -115,6 +118,8 @@ func (b *backtest) take(e Event) error {
 		if body.Limits != nil {
 			b.adopt()
 		}
+	case AccountRefused: // whatever comes of it is recorded
+		s.account.refused = nil
 	}
 	return nil
 }
@@ -143,7 +148,8 @@ func (b *backtest) hear(e Event, t Tripped) error {
 		return err
 	}
 	s.trips, s.final = trips, nil
-	if t.Verdict != VerdictNudge && fromGuards(t) {
+	b.broke = b.broke || t.Guard == guardOfAccounts && t.Verdict != VerdictPause
+	if t.Verdict != VerdictNudge && fromGuards(t) && !b.broke {
 		b.loosened = true
 	}
 	return nil
@@ -210,7 +216,7 @@ func (s *State) wrapUpBound(t Tripped) USD {
 // policy changes that.
 func fromGuards(t Tripped) bool {
 	switch t.Guard {
-	case "refusal", "empty", "truncated", "pause", "unknown_stop", "output", "in_doubt", "wall_time", "checkpoint", "text_loop":
+	case "refusal", "empty", "truncated", "pause", "unknown_stop", "output", "in_doubt", "wall_time", "checkpoint", "text_loop", guardOfAccounts:
 		return false
 	case "context":
 		return t.Limit != "" // else it is the provider that found the window full

@@ -41,12 +41,14 @@ func TestBacktestOfItself(t *testing.T) {
 
 // ofAnswers are the guards that a backtest does not ask again: their trips follow
 // from what a provider answered.
-var ofAnswers = []string{"refusal", "empty", "truncated", "pause", "unknown_stop", "output", "in_doubt", "context", "checkpoint", "text_loop"}
+var ofAnswers = []string{"refusal", "empty", "truncated", "pause", "unknown_stop", "output", "in_doubt", "context", "checkpoint", "text_loop", "account"}
 
 // firstEnding is the first verdict of a journal that was more than a nudge.
 func firstEnding(events []loop.Event) *loop.Tripped {
 	for _, e := range events {
-		if t, ok := e.Body.(loop.Tripped); ok && t.Verdict != loop.VerdictNudge {
+		t, ok := e.Body.(loop.Tripped)
+		waits := t.Reason == loop.AccountBudget && t.Verdict == loop.VerdictPause // and then goes on
+		if ok && t.Verdict != loop.VerdictNudge && !waits {
 			return &t
 		}
 	}

@@ -42,6 +42,7 @@ type guard struct {
 func guards() []guard {
 	return []guard{
 		{"deadline", guardDeadline, gaugeDeadline},
+		{"account", guardAccount, gaugeAccount},
 		{"cost", guardCost, gaugeCost},
 		{"tokens", guardTokens, gaugeTokens},
 		{"model_calls", guardModelCalls, gaugeModelCalls},

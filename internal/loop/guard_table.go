@@ -58,6 +58,7 @@ func budgetGuards() []GuardInfo {
 	all := []Verdict{VerdictFinalTurn, VerdictPause, VerdictStop}
 	return []GuardInfo{
 		{"deadline", BeforeModel, []string{"deadline"}, all, "Find the slow calls in the run's events and shorten them (a tool's timeout, a faster model), or raise deadline."},
+		{"account", BeforeModel, nil, nil, "Raise the budget, or wait until its window ends."},
 		{"cost", BeforeModel, []string{"max_cost_usd"}, all, "See in the run's usage what cost most: cap tool results (max_result_bytes), choose a cheaper model, or raise max_cost_usd."},
 		{"tokens", BeforeModel, []string{"max_total_tokens", "max_output_tokens"}, all, "Cap tool results (max_result_bytes) and answers (answer_max_output_tokens), or raise max_total_tokens or max_output_tokens."},
 		{"model_calls", BeforeModel, []string{"max_model_calls"}, []Verdict{VerdictPause, VerdictStop}, "See whether retries or child runs used the calls up, or raise max_model_calls."},
@@ -90,7 +91,6 @@ func answerGuards() []GuardInfo {
 	stop := []Verdict{VerdictStop}
 	return []GuardInfo{
 		{"wall_time", BeforeModel, []string{"max_wall_time"}, stop, "See what the run waited for: decide sooner, or raise max_wall_time."},
-		{"account", BeforeModel, nil, nil, "Raise the budget, or wait until its window ends."},
 		{"refusal", AfterAnswer, nil, stop, "Read what was refused. If the request is legitimate, say so in the instructions, or give the agent a fallback model."},
 		{"truncated", AfterAnswer, nil, stop, "Raise answer_max_output_tokens, or have the agent write in smaller parts."},
 		{"empty", AfterAnswer, nil, stop, "Mostly a fault of the model or its server: try another model, or give the agent a fallback model."},

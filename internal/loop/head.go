@@ -32,6 +32,8 @@ func (s *State) state() RunState {
 		return StateCancelling
 	case s.InAttempt():
 		return StateRunning
+	case s.tenure.suspended != nil && s.tenure.suspended.Reason.pauses():
+		return StatePaused
 	case s.tenure.suspended != nil && s.tenure.suspended.Reason.needsPeople():
 		return StateRequiresAction
 	case s.tenure.suspended != nil && s.tenure.suspended.Reason.pauses():

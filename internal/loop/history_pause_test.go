@@ -69,6 +69,7 @@ func (h *history) resume() {
 // trippedPause follows what guards pause the run for.
 func (a *audit) trippedPause(b loop.Tripped) {
 	switch {
+	case b.Verdict == loop.VerdictPause && b.Reason == loop.AccountBudget: // it waits for money, and asks again by itself
 	case b.Verdict == loop.VerdictPause && !a.final && !a.stopped:
 		a.paused, a.raise = true, append(a.raise, b)
 		a.pauses["by a guard"]++
@@ -81,7 +82,7 @@ func (a *audit) trippedPause(b loop.Tripped) {
 // resumed says that no limit was lowered, and that every guard that paused the run
 // has what it wants.
 func (a *audit) resumed(b loop.Resumed) {
-	if !a.paused {
+	if !a.paused && !a.waits {
 		a.t.Fatalf("a run is resumed that is not paused")
 	}
 	a.pauses["resumed"]++
@@ -104,5 +105,5 @@ func (a *audit) resumed(b loop.Resumed) {
 		}
 		a.pauses["raised"]++
 	}
-	a.paused, a.raise = false, nil
+	a.paused, a.waits, a.refused, a.raise = false, false, nil, nil
 }

@@ -44,6 +44,7 @@ const (
 	guessing mood = "guessing" // another argument each time, the same failure
 	droning  mood = "droning"  // answers that are given up for going round, or come whole and do
 	wordy    mood = "wordy"    // results as long as they may be
+	broke    mood = "broke"    // budgets have no room
 )
 
 var (
@@ -74,7 +75,7 @@ func live(t *rapid.T) *history {
 	h := &history{t: t, now: epoch0, state: &loop.State{}, crashes: 6, drains: 4, pauses: 3, resumes: 6}
 	h.spec = h.randomSpec()
 	h.wire = h.odds(4)
-	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing, droning, wordy)
+	h.mood = rarely(h, fickle, stubborn, pausing, deadly, patient, circling, chanting, guessing, droning, wordy, broke)
 	if h.mood == wordy {
 		l, usual := &h.spec.Limits, loop.Defaults() // else other guards come first
 		l.Iterations, l.Cost, l.TotalTokens, l.OutputTokens, l.Deadline = usual.Iterations, usual.Cost, usual.TotalTokens, usual.OutputTokens, usual.Deadline
@@ -289,6 +290,9 @@ func (h *history) perform(action loop.Action) {
 		h.pass(h.pause())
 		return
 	}
+	if call, ok := action.(loop.CallModel); ok && h.refuses(call) {
+		return
+	}
 	h.append(action.Intent()...)
 	switch a := action.(type) {
 	case loop.Record:
@@ -327,6 +331,28 @@ func (h *history) perform(action loop.Action) {
 	default:
 		h.t.Fatalf("unexpected action %#v", a)
 	}
+}
+
+// refuses is a budget that the run shares: others may have spent it. Nothing of the call
+// becomes durable.
+func (h *history) refuses(call loop.CallModel) bool {
+	odds := 32
+	if h.mood == broke {
+		odds = 2
+	}
+	if !h.odds(odds) {
+		return false
+	}
+	r := loop.AccountRefused{
+		Budget: "budgets/daily", Needed: h.state.AccountNeed(call.Started).Amount, Limit: loop.OneUSD, Committed: loop.OneUSD,
+		Act: pick(h, loop.VerdictFinalTurn, loop.VerdictPause, loop.VerdictStop),
+	}
+	if h.odds(2) {
+		r.ResetAt = h.now.Add(pick(h, 0, time.Minute, 5*time.Hour))
+	}
+	h.append(r)
+	h.crash(8)
+	return true
 }
 
 // countInput is the provider's counting endpoint: honest, or out of order.

@@ -308,8 +308,10 @@ func (s *State) nextModelCall(now time.Time) Action {
 	if t := s.brokenContract(); t != nil {
 		return s.stopOn(*t)
 	}
-	if a := s.compact(now); a != nil {
-		return a
+	if s.account.refused == nil { // else a summary cannot be paid either
+		if a := s.compact(now); a != nil {
+			return a
+		}
 	}
 	p, trips := s.planCall(now)
 	if p.refused != nil && s.mayCount() {
@@ -326,6 +328,9 @@ func (s *State) nextModelCall(now time.Time) Action {
 	case VerdictStop:
 		return s.finishAfter(facts, StateStopped, stopOf(first), true)
 	case VerdictPause:
+		if first.Reason == AccountBudget {
+			return s.waitForAccount(now)
+		}
 		return s.pauseOn(trips, now)
 	}
 	return Record{intent: intent{facts}}

@@ -57,8 +57,11 @@ func (s *State) pauseOn(trips []Tripped, now time.Time) Action {
 	until := s.patience(now, raiseWait)
 	facts := make([]Body, 0, len(trips)+1)
 	for _, t := range trips {
-		if t.Verdict != VerdictPause { // it was only observed
+		switch {
+		case t.Verdict != VerdictPause: // it was only observed
 			facts = append(facts, t)
+			continue
+		case t.Reason == AccountBudget: // it is asked again afterwards
 			continue
 		}
 		t.Field, t.Until = s.fieldToRaise(t), until
@@ -106,8 +109,9 @@ func (s *State) raises() []RequiredAction {
 
 // paused reports whether there is anything to resume from.
 func (s *State) paused() bool {
-	waits := s.account.refused
-	return s.pause.asked != nil || len(s.pause.raise) > 0 || waits != nil && waits.Act == VerdictPause
+	refused := s.account.refused
+	waits := s.account.waits > 0 || refused != nil && refused.Act == VerdictPause // for money
+	return s.pause.asked != nil || len(s.pause.raise) > 0 || waits
 }
 
 // mayResume reports whether the run goes on with it.
@@ -133,7 +137,7 @@ func (s *State) applyResumed(b Resumed, _ Event) error {
 		}
 		s.spec.Limits = *b.Limits
 	}
-	s.pause.asked, s.pause.raise, s.account.refused = nil, nil, nil
+	s.pause.asked, s.pause.raise, s.account = nil, nil, account{}
 	if b.Input != "" {
 		if s.pause.word != "" {
 			s.pause.word += "\n\n"

@@ -148,7 +148,7 @@ func (s *State) planWrapUp(now time.Time) plan {
 	p.hold = price.Bound(p.input, p.output)
 	late := s.tenure.elapsed(now) >= l.Deadline
 	tooMany := s.spend.allCalls() >= l.ModelCalls || s.iterations >= l.Iterations
-	if late || tooMany || p.output < min(minFinal, l.FinalOutput) || p.hold > free {
+	if late || tooMany || s.account.refused != nil || p.output < min(minFinal, l.FinalOutput) || p.hold > free {
 		t := *s.final // the trip that asked for it stays the reason; there is just no text
 		p.refused = &t
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/loopd/loopd/internal/loop"
@@ -117,6 +118,8 @@ type audit struct {
 
 	contract contractAudit
 
+	refused                   *loop.AccountRefused // until the run asks again
+	waits                     bool                 // for money, since the newest model call
 	final, stopped, cancelled bool
 	paused                    bool
 	raise                     []loop.Tripped // what guards paused it for
@@ -219,8 +222,18 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 			}
 			a.approved[b.CallID] = loop.ArgsHash(theRun, c)
 		}
+	case loop.AccountRefused:
+		a.refused = &b
+		a.waits = a.waits || b.Act == loop.VerdictPause
+	case loop.Claimed:
+		a.refused = nil
+	case loop.Suspended:
+		a.suspended(b, e, s.Head())
 	case loop.Tripped:
 		a.tripped(b)
+		if b.Verdict == loop.VerdictFinalTurn { // the wrap-up may fit
+			a.refused = nil
+		}
 		a.final = a.final || b.Verdict == loop.VerdictFinalTurn
 		a.stopped = a.stopped || b.Verdict == loop.VerdictStop
 		a.trippedPause(b)
@@ -317,8 +330,28 @@ func (a *audit) quiet(what string) {
 	}
 }
 
+// suspended says how a run waits for money: only if its budget wants that, and not for
+// ever.
+func (a *audit) suspended(b loop.Suspended, e loop.Event, h loop.Head) {
+	if b.Reason != loop.WaitBudget {
+		return
+	}
+	switch {
+	case a.refused == nil || a.refused.Act != loop.VerdictPause || a.final:
+		a.t.Fatalf("the run waits for money after the refusal %+v, final turn %v", a.refused, a.final)
+	case h.State != loop.StatePaused && !a.cancelled || h.Phase != "budget" || !h.WaitUntil.After(e.At):
+		a.t.Fatalf("a run that waits for money is %s, %q until %v at %v", h.State, h.Phase, h.WaitUntil, e.At)
+	case !a.refused.ResetAt.IsZero() && b.Until.After(a.refused.ResetAt.Add(time.Second)) && b.Until.After(e.At.Add(time.Second)):
+		a.t.Fatalf("the run waits until %v for money that is there at %v", b.Until, a.refused.ResetAt)
+	}
+}
+
 func (a *audit) modelStarted(b loop.ModelStarted) {
 	a.quiet("a model call starts")
+	a.waits = false
+	if a.refused != nil {
+		a.t.Fatalf("a model call starts after its money was refused: %+v", a.refused)
+	}
 	if b.Purpose == loop.PurposeJudge {
 		a.contract.asked(a, b)
 		return

@@ -36,6 +36,7 @@ import (
 //	reject_by PART PROBLEM         another part of it; uncheck PART WHY: nobody can say
 //	verdict JSON                   what the judge answers
 //	hold, break NAME PROBLEM       the checkpoints that are due: all hold, or all but one
+//	refuse ACT [DELAY]             a budget has no room for the next model call; its window ends after DELAY
 //	wait DURATION, crash, drain    a drain gives up the model call in flight
 //	reload                         the journal is read back from a store
 //
@@ -60,6 +61,7 @@ type script struct {
 	busy  bool                 // something is in flight, or the run waits
 	until time.Time            // what the run waits for, at the latest
 	told  map[string]bool      // parts of messages that the model has seen
+	broke []string             // what budgets say to the next model calls
 }
 
 func playScript(t *testing.T, text string) *script {
@@ -176,6 +178,8 @@ func (s *script) begin(words []string) {
 			for _, fault := range loop.CheckActs(s.spec.Definition.Acts) {
 				s.t.Fatal(fault)
 			}
+		case "refuse":
+			s.broke = append(s.broke, strings.ReplaceAll(value, ":", " "))
 		case "window":
 			s.spec.Price.Window = s.number(value)
 		case "summarizer": // as dear as the model, or thirty times so
@@ -333,6 +337,8 @@ func (s *script) world(verb, rest string) {
 		s.signal(loop.PauseRequested{By: "ann", Reason: rest})
 	case "resume":
 		s.resume(rest)
+	case "refuse":
+		s.broke = append(s.broke, rest)
 	case "accept":
 		s.busy = false
 		s.append(s.check.Passed())
@@ -567,6 +573,10 @@ func (s *script) argsHash(id string) string {
 func (s *script) settle() {
 	for !s.busy && s.state.Head().Stop == nil {
 		action := s.state.Next(s.now)
+		if call, ok := action.(loop.CallModel); ok && len(s.broke) > 0 {
+			s.refuse(call)
+			continue
+		}
 		for _, b := range action.Intent() {
 			s.say(b)
 		}
@@ -618,6 +628,25 @@ func (s *script) settle() {
 			s.t.Fatalf("unexpected action %#v", a)
 		}
 	}
+}
+
+// refuse is a budget without room: nothing of the call becomes durable.
+func (s *script) refuse(call loop.CallModel) {
+	act, delay, _ := strings.Cut(s.broke[0], " ")
+	s.broke = s.broke[1:]
+	r := loop.AccountRefused{
+		Budget: "budgets/daily", Needed: s.state.AccountNeed(call.Started).Amount, Limit: loop.OneUSD, Committed: 990 * loop.MilliUSD,
+		Act: loop.Verdict(act),
+	}
+	if delay != "" {
+		d, err := time.ParseDuration(delay)
+		if err != nil {
+			s.t.Fatalf("refuse: %v", err)
+		}
+		r.ResetAt = s.now.Add(d)
+	}
+	s.printf("account_refused %s needed=%s", r.Budget, r.Needed)
+	s.append(r)
 }
 
 // say writes what an event of an intent says.

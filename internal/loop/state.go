@@ -107,11 +107,14 @@ func (s *State) apply(e Event) error {
 	case Created:
 		s.applyCreated(b, e)
 	case Claimed:
+		s.account.applyClaimed()
 		err = s.tenure.applyClaimed(b, e.At)
 	case Suspended:
+		s.account.applySuspended(b)
 		err = s.tenure.applySuspended(b, e.At)
 	case ModelStarted:
 		s.besides = nil
+		s.account.applyStarted()
 		if !beside(b.Purpose) {
 			s.answer, s.lastResults = nil, b.ResultBudget
 		}
@@ -201,10 +204,11 @@ func (s *State) applyCreated(b Created, e Event) {
 func (s *State) applyTripped(b Tripped, e Event) {
 	s.trips = append(s.trips, b)
 	s.toldOfCheckpoints(b)
+	s.account.applyTripped(b)
 	switch {
 	case b.Verdict == VerdictFinalTurn && s.final == nil:
 		s.final, s.pause.raise = &b, nil
-	case b.Verdict == VerdictPause && s.final == nil:
+	case b.Verdict == VerdictPause && s.final == nil && b.Reason != AccountBudget: // which waits for money, not for a raise
 		s.pause.raise = append(s.pause.raise, b)
 	}
 	if b.Say != "" {

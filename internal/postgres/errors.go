@@ -30,9 +30,9 @@ var (
 	ErrAgentArchived = errors.New("the agent is archived")
 	// ErrVersionNotFound means: the agent has no such version. It is a loop.ErrNotFound too.
 	ErrVersionNotFound = fmt.Errorf("agent version %w", loop.ErrNotFound)
-	// ErrOverBudget means: a hold does not fit the account's limit. The guards should
-	// have seen this coming; the database refuses it in any case. It is a
-	// loop.ErrRefused too.
+	// ErrOverBudget means: a hold does not fit the account's limit, or what the run has
+	// drawn from a budget. The guards should have seen this coming; the database refuses
+	// it in any case. It is a loop.ErrRefused too.
 	ErrOverBudget = fmt.Errorf("the hold does not fit the account's limit: %w", loop.ErrRefused)
 	// ErrWrongSeq means: the first event of a batch is not the next of its run. The
 	// caller's picture of the journal is broken. It is a loop.ErrRefused too.
@@ -63,6 +63,10 @@ var (
 	ErrPolicyArchived = errors.New("the policy is archived")
 	// ErrPolicyVersionNotFound means: the policy has no such version. It is a loop.ErrNotFound too.
 	ErrPolicyVersionNotFound = fmt.Errorf("policy version %w", loop.ErrNotFound)
+	// ErrBudgetExists means: the budget id is taken, maybe by an archived budget.
+	ErrBudgetExists = errors.New("the budget id is taken")
+	// ErrBudgetArchived means: an archived budget takes no changes.
+	ErrBudgetArchived = errors.New("the budget is archived")
 	// ErrNoteBound means: a note is longer, or there are more of them, than allowed. The
 	// text names the bound.
 	ErrNoteBound = errors.New("beyond the bounds of notes")
@@ -83,6 +87,7 @@ const (
 	codeTooManyConnections   = "53300"
 	codeUndefinedTable       = "42P01"
 	constraintWithinLimit    = "accounts_within_limit"
+	constraintWithinDrawn    = "chunks_within_drawn"
 	classData                = "22"
 	classConstraint          = "23"
 	classConnectionException = "08"
@@ -154,7 +159,7 @@ func wrap(attempted string, err error) error {
 	case errors.Is(err, pgx.ErrNoRows):
 		return fmt.Errorf("%s: %w", attempted, loop.ErrNotFound)
 	}
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.ConstraintName == constraintWithinLimit {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.ConstraintName == constraintWithinLimit || pgErr.ConstraintName == constraintWithinDrawn) {
 		return fmt.Errorf("%s: %w", attempted, ErrOverBudget)
 	}
 	if !errors.Is(err, ErrUnavailable) && unavailable(err) {

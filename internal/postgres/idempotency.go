@@ -3,7 +3,10 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/loopd/loopd/internal/postgres/db"
 )
@@ -65,4 +68,17 @@ func (s *Store) ClaimKey(ctx context.Context, tenant, name string, idem Idempote
 		return err
 	})
 	return claimed, wrap("claim the key of "+idem.Method, err)
+}
+
+// Answered reports whether an earlier request claimed the key, so that repeating it
+// brings an answer and no effect.
+func (s *Store) Answered(ctx context.Context, tenant string, idem Idempotency) (bool, error) {
+	if idem.Key == "" {
+		return false, nil
+	}
+	_, err := s.q.GetKey(ctx, db.GetKeyParams{TenantID: tenant, Method: idem.Method, Key: idem.Key})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, wrap("look up the key of "+idem.Method, err)
 }

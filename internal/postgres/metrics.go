@@ -3,12 +3,15 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/loopd/loopd/internal/loop"
 )
 
 // metrics are what the store counts.
@@ -16,6 +19,8 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 	errors   *prometheus.CounterVec
 	fenced   prometheus.Counter
+	draws    *prometheus.CounterVec
+	warnings *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -34,11 +39,31 @@ func newMetrics() *metrics {
 			Name: "loopd_fenced_writes_total",
 			Help: "Appends that were refused because the lease was lost: the fence at work.",
 		}),
+		draws: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loopd_budget_draws_total",
+			Help: "Model calls of runs under budgets, by whether what the run had drawn was enough, more was drawn, or a budget had no room.",
+		}, []string{"outcome"}),
+		warnings: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loopd_budget_thresholds_total",
+			Help: "Thresholds that budgets reached, once in each of their windows, in percent.",
+		}, []string{"percent"}),
+	}
+}
+
+// drew counts a draw that was committed.
+func (m *metrics) drew(refused *loop.AccountRefused, warned []int16) {
+	outcome := "drawn"
+	if refused != nil {
+		outcome = "refused"
+	}
+	m.draws.WithLabelValues(outcome).Inc()
+	for _, percent := range warned {
+		m.warnings.WithLabelValues(strconv.Itoa(int(percent))).Inc()
 	}
 }
 
 func (m *metrics) register(r prometheus.Registerer, pool *pgxpool.Pool) error {
-	for _, c := range []prometheus.Collector{m.duration, m.errors, m.fenced, poolCollector{pool}} {
+	for _, c := range []prometheus.Collector{m.duration, m.errors, m.fenced, m.draws, m.warnings, poolCollector{pool}} {
 		if err := r.Register(c); err != nil {
 			return fmt.Errorf("register the database metrics: %w", err)
 		}

@@ -54,6 +54,7 @@ type Store struct {
 	renew   *db.Queries
 	group   *group
 	claims  claims
+	budgets budgetLists
 	log     *slog.Logger
 	metrics *metrics
 }

@@ -7,11 +7,13 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
 	"github.com/loopd/loopd/internal/loop"
@@ -68,7 +70,7 @@ func requestErrors() []errorRow {
 	}
 }
 
-// registryErrors are about agents, tools and policies.
+// registryErrors are about agents, tools, policies and budgets.
 func registryErrors() []errorRow {
 	return []errorRow{
 		{reason: loopdv1.ErrorReason_ERROR_REASON_AGENT_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
@@ -108,12 +110,24 @@ func registryErrors() []errorRow {
 		{reason: loopdv1.ErrorReason_ERROR_REASON_POLICY_ARCHIVED, code: codes.FailedPrecondition, http: http.StatusConflict,
 			sentinels: []error{postgres.ErrPolicyArchived},
 			title:     "The policy is archived", help: "An archived policy takes no changes. Create another policy."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_BUDGET_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
+			title: "There is no such budget", help: "List the budgets with GET /v1/budgets, or create it."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_BUDGET_EXISTS, code: codes.AlreadyExists, http: http.StatusConflict,
+			sentinels: []error{postgres.ErrBudgetExists},
+			title:     "The budget id is taken", help: "An id is never given out again, not even when its budget is archived. Choose another, or update the budget."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_BUDGET_ARCHIVED, code: codes.FailedPrecondition, http: http.StatusConflict,
+			sentinels: []error{postgres.ErrBudgetArchived},
+			title:     "The budget is archived", help: "An archived budget takes no changes. Create another budget."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_BUDGET_CHANGED, code: codes.Aborted, http: http.StatusConflict,
+			title: "Somebody else changed the budget first", help: "Read the budget again, and repeat the change with the etag that it has now, or without one."},
 	}
 }
 
 // runErrors are about runs, their calls, and what is said about those.
 func runErrors() []errorRow {
 	return []errorRow{
+		{reason: loopdv1.ErrorReason_ERROR_REASON_BUDGET_EXHAUSTED, code: codes.ResourceExhausted, http: http.StatusTooManyRequests,
+			title: "A budget has no room for the run", help: "Its first model call could pass what is left of a budget that it shares with other runs. Wait for the metadata reset_time, or have somebody raise the budget with POST /v1/budgets/{budget}:raise."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
 			title: "There is no such run", help: "List the runs with GET /v1/runs."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_TOOL_CALL_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
@@ -187,6 +201,7 @@ type refusal struct {
 	detail   string
 	fields   []fieldError
 	metadata map[string]string
+	retry    time.Duration // after which the same request may succeed; 0: nobody knows
 }
 
 // Error is the detail.
@@ -250,6 +265,9 @@ func toStatus(err error, requestID string) *status.Status {
 			bad.FieldViolations = append(bad.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: f.field, Description: f.detail})
 		}
 		details = append(details, bad)
+	}
+	if r.retry > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.retry)})
 	}
 	st := status.New(rowOf(r.reason).code, r.detail)
 	detailed, err := st.WithDetails(details...)

@@ -54,6 +54,10 @@ func TestEnumsMirrorTheWordsOfLoop(t *testing.T) {
 		{loopdv1.ApprovalState(0), "APPROVAL_STATE_", words(
 			postgres.ApprovalPending, postgres.ApprovalApproved, postgres.ApprovalDenied, postgres.ApprovalExpired, postgres.ApprovalCancelled)},
 		{loopdv1.Approval_Kind(0), "KIND_", words(postgres.KindApprove, postgres.KindAnswer)},
+		{loopdv1.BudgetWindow(0), "BUDGET_WINDOW_", words(
+			postgres.WindowRun, postgres.WindowHour, postgres.WindowDay, postgres.WindowMonth, postgres.WindowTotal)},
+		{loopdv1.BudgetEventKind(0), "BUDGET_EVENT_KIND_", words(
+			postgres.BudgetCreated, postgres.BudgetChanged, postgres.BudgetArchived, postgres.BudgetThreshold)},
 	} {
 		t.Run(string(c.enum.Descriptor().Name()), func(t *testing.T) {
 			t.Parallel()

@@ -17,6 +17,8 @@ func toolName(id string) string        { return "tools/" + id }
 func toolID(name string) string        { return strings.TrimPrefix(name, "tools/") }
 func policyName(id string) string      { return "policies/" + id }
 func policyID(name string) string      { return strings.TrimPrefix(name, "policies/") }
+func budgetName(id string) string      { return "budgets/" + id }
+func budgetID(name string) string      { return strings.TrimPrefix(name, "budgets/") }
 func runRef(tenant, name string) loop.RunRef {
 	return loop.RunRef{Tenant: tenant, ID: strings.TrimPrefix(name, "runs/")}
 }

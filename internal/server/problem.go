@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -26,6 +28,8 @@ type problem struct {
 	Retryable bool              `json:"retryable"`
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	Errors    []problemField    `json:"errors,omitempty"`
+
+	retryAfter int64 // seconds; 0: soon, if Retryable
 }
 
 // problemField is one field that breaks its rule: by its path as the protos write
@@ -53,6 +57,8 @@ func problemOf(st *status.Status) problem {
 			p.Metadata = d.GetMetadata()
 		case *errdetails.RequestInfo:
 			p.RequestID = d.GetRequestId()
+		case *errdetails.RetryInfo:
+			p.Retryable, p.retryAfter = true, int64(math.Ceil(d.GetRetryDelay().AsDuration().Seconds()))
 		case *errdetails.BadRequest:
 			for _, f := range d.GetFieldViolations() {
 				p.Errors = append(p.Errors, problemField{Field: f.GetField(), Pointer: pointer(f.GetField()), Detail: f.GetDescription()})
@@ -129,7 +135,7 @@ func writeProblem(w http.ResponseWriter, p problem) {
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
 	if p.Retryable {
-		h.Set("Retry-After", "1")
+		h.Set("Retry-After", strconv.FormatInt(max(1, p.retryAfter), 10))
 	}
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(p.encode()) // if it fails the client is gone: nobody is left to tell
@@ -152,7 +158,7 @@ func refuseHTTP(w http.ResponseWriter, r *refusal, httpStatus int) {
 }
 
 // bodyFields are the fields that bodies are, by the path they are sent to.
-var bodyFields = map[string]string{"/v1/agents": "/agent", "/v1/tools": "/tool", "/v1/policies": "/policy"}
+var bodyFields = map[string]string{"/v1/agents": "/agent", "/v1/tools": "/tool", "/v1/policies": "/policy", "/v1/budgets": "/budget"}
 
 // handleError is the gateway's way to answer with an error.
 func handleError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {

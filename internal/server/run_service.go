@@ -31,7 +31,7 @@ func (r *runService) CreateRun(ctx context.Context, req *loopdv1.CreateRunReques
 	if err != nil {
 		return nil, err
 	}
-	spec, err := r.spec(ctx, req)
+	spec, err := r.spec(ctx, req, idem)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (r *runService) CreateRun(ctx context.Context, req *loopdv1.CreateRunReques
 
 // spec is everything that the run will be held to, pinned now: a later change of
 // the agent, the price book or the defaults does not touch it.
-func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (loop.Spec, error) {
+func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest, idem postgres.Idempotency) (loop.Spec, error) {
 	agent, err := r.s.agent(ctx, req.GetAgent(), req.GetAgentVersion())
 	if err != nil {
 		return loop.Spec{}, err
@@ -99,11 +99,12 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest) (l
 		labels = make(map[string]string, len(req.GetLabels()))
 	}
 	maps.Copy(labels, req.GetLabels())
-	return loop.Spec{
+	spec := loop.Spec{
 		Agent: req.GetAgent(), AgentVersion: agent.Version, Definition: def.AgentSpec,
 		Input: req.GetInput(), Attachments: attachments, Limits: limits,
 		Price: prices[0], FallbackPrices: prices[1:], SidePrices: beside, Labels: labels, Source: source(ctx), Traceparent: traceparent(ctx),
-	}, nil
+	}
+	return spec, r.s.admit(ctx, &spec, req.GetLimits().GetMaxCostUsd() != "", idem)
 }
 
 // traceparent is the trace of the call, for the worker to go on with.

@@ -215,6 +215,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	loopdv1.RegisterApprovalServiceServer(server, &approvalService{s: s})
 	loopdv1.RegisterPolicyServiceServer(server, &policyService{s: s})
 	loopdv1.RegisterUsageServiceServer(server, &usageService{s: s})
+	loopdv1.RegisterBudgetServiceServer(server, &budgetService{s: s})
 	healthpb.RegisterHealthServer(server, s.health)
 	reflection.Register(server)
 	return server

@@ -74,7 +74,7 @@ func TestEveryRequestFieldHasALimit(t *testing.T) {
 	for method := range methods(t) {
 		checkLimits(t, method.Input(), seen)
 	}
-	for _, name := range []protoreflect.FullName{"loopd.v1.HttpTool", "loopd.v1.McpTool", "loopd.v1.AgentTool", "loopd.v1.Limits", "loopd.v1.ModelSettings", "loopd.v1.Policy", "loopd.v1.ToolResultInput"} {
+	for _, name := range []protoreflect.FullName{"loopd.v1.HttpTool", "loopd.v1.McpTool", "loopd.v1.AgentTool", "loopd.v1.Limits", "loopd.v1.ModelSettings", "loopd.v1.Policy", "loopd.v1.ToolResultInput", "loopd.v1.Budget", "loopd.v1.BudgetLabel"} {
 		if !seen[name] {
 			t.Errorf("the walk over request messages did not reach %s", name)
 		}

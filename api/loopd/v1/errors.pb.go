@@ -111,6 +111,16 @@ const (
 	ErrorReason_ERROR_REASON_LIMIT_NOT_RAISED ErrorReason = 39
 	// FAILED_PRECONDITION: the run is being cancelled and will end, so that it is neither paused nor resumed. Metadata: run.
 	ErrorReason_ERROR_REASON_RUN_CANCELLING ErrorReason = 40
+	// NOT_FOUND: no such budget. Metadata: budget.
+	ErrorReason_ERROR_REASON_BUDGET_NOT_FOUND ErrorReason = 41
+	// ALREADY_EXISTS: the budget id is taken, maybe by an archived budget. Metadata: budget.
+	ErrorReason_ERROR_REASON_BUDGET_EXISTS ErrorReason = 42
+	// FAILED_PRECONDITION: an archived budget takes no changes. Metadata: budget.
+	ErrorReason_ERROR_REASON_BUDGET_ARCHIVED ErrorReason = 43
+	// ABORTED: the budget was changed since its etag was read. Metadata: budget.
+	ErrorReason_ERROR_REASON_BUDGET_CHANGED ErrorReason = 44
+	// RESOURCE_EXHAUSTED: a budget has no room for the run's first model call. Metadata: budget, limit_usd, committed_usd (what is held included), needed_usd and, unless it never comes, reset_time (RFC 3339). RetryInfo, over REST the header Retry-After, says how long that is.
+	ErrorReason_ERROR_REASON_BUDGET_EXHAUSTED ErrorReason = 45
 )
 
 // Enum value maps for ErrorReason.
@@ -157,6 +167,11 @@ var (
 		38: "ERROR_REASON_RUN_NOT_PAUSED",
 		39: "ERROR_REASON_LIMIT_NOT_RAISED",
 		40: "ERROR_REASON_RUN_CANCELLING",
+		41: "ERROR_REASON_BUDGET_NOT_FOUND",
+		42: "ERROR_REASON_BUDGET_EXISTS",
+		43: "ERROR_REASON_BUDGET_ARCHIVED",
+		44: "ERROR_REASON_BUDGET_CHANGED",
+		45: "ERROR_REASON_BUDGET_EXHAUSTED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -200,6 +215,11 @@ var (
 		"ERROR_REASON_RUN_NOT_PAUSED":             38,
 		"ERROR_REASON_LIMIT_NOT_RAISED":           39,
 		"ERROR_REASON_RUN_CANCELLING":             40,
+		"ERROR_REASON_BUDGET_NOT_FOUND":           41,
+		"ERROR_REASON_BUDGET_EXISTS":              42,
+		"ERROR_REASON_BUDGET_ARCHIVED":            43,
+		"ERROR_REASON_BUDGET_CHANGED":             44,
+		"ERROR_REASON_BUDGET_EXHAUSTED":           45,
 	}
 )
 
@@ -234,7 +254,7 @@ var File_loopd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xb4\v\n" +
+	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xdd\f\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_FIELD_INVALID\x10\x01\x12\x1d\n" +
@@ -277,7 +297,12 @@ const file_loopd_v1_errors_proto_rawDesc = "" +
 	" ERROR_REASON_CALL_NOT_REPEATABLE\x10%\x12\x1f\n" +
 	"\x1bERROR_REASON_RUN_NOT_PAUSED\x10&\x12!\n" +
 	"\x1dERROR_REASON_LIMIT_NOT_RAISED\x10'\x12\x1f\n" +
-	"\x1bERROR_REASON_RUN_CANCELLING\x10(B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x1bERROR_REASON_RUN_CANCELLING\x10(\x12!\n" +
+	"\x1dERROR_REASON_BUDGET_NOT_FOUND\x10)\x12\x1e\n" +
+	"\x1aERROR_REASON_BUDGET_EXISTS\x10*\x12 \n" +
+	"\x1cERROR_REASON_BUDGET_ARCHIVED\x10+\x12\x1f\n" +
+	"\x1bERROR_REASON_BUDGET_CHANGED\x10,\x12!\n" +
+	"\x1dERROR_REASON_BUDGET_EXHAUSTED\x10-B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_errors_proto_rawDescOnce sync.Once

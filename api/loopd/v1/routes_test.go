@@ -64,6 +64,14 @@ func TestEveryPathReachesItsMethod(t *testing.T) {
 		{"PATCH", "/v1/policies/a?update_mask=condition", "PolicyService/UpdatePolicy"},
 		{"POST", "/v1/policies/a:archive", "PolicyService/ArchivePolicy"},
 		{"GET", "/v1/usage:query?group_by=agent&group_by=label:team&labels[a.b/c]=d&states=RUN_STATE_FAILED", "UsageService/QueryUsage"},
+		{"POST", "/v1/budgets?budget_id=a", "BudgetService/CreateBudget"},
+		{"GET", "/v1/budgets", "BudgetService/ListBudgets"},
+		{"GET", "/v1/budgets/a", "BudgetService/GetBudget"},
+		{"PATCH", "/v1/budgets/a?update_mask=amount_usd&reason=x", "BudgetService/UpdateBudget"},
+		{"POST", "/v1/budgets/a:raise", "BudgetService/RaiseBudget"},
+		{"POST", "/v1/budgets/a:archive", "BudgetService/ArchiveBudget"},
+		{"GET", "/v1/budgets/a/events", "BudgetService/ListBudgetEvents"},
+		{"GET", "/v1/budgets/a/periods?page_size=7", "BudgetService/ListBudgetPeriods"},
 	} {
 		t.Run(c.method, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +107,7 @@ func gateway(t *testing.T, called func(method string)) http.Handler {
 	mux := runtime.NewServeMux()
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		loopdv1.RegisterAgentServiceHandler, loopdv1.RegisterRunServiceHandler, loopdv1.RegisterToolServiceHandler,
-		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler,
+		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler, loopdv1.RegisterBudgetServiceHandler,
 		loopdv1.RegisterUsageServiceHandler,
 	} {
 		if err := register(t.Context(), mux, conn); err != nil {

@@ -83,6 +83,12 @@ func TestRulesAcceptGoodRequests(t *testing.T) {
 			Name: "tools/refund", Version: proto.Int64(2), Input: &loopdv1.CallToolRequest_ArgumentsJson{ArgumentsJson: "{}"},
 			ConfirmEffect: loopdv1.Effect_EFFECT_SIDE_EFFECT, RequestId: "1",
 		},
+		&loopdv1.CreateBudgetRequest{BudgetId: "acme-daily", Budget: &loopdv1.Budget{
+			Window: loopdv1.BudgetWindow_BUDGET_WINDOW_DAY, TimeZone: "Europe/Berlin", AmountUsd: "100.50", Verdict: loopdv1.GuardVerdict_GUARD_VERDICT_PAUSE,
+			Scope: &loopdv1.Budget_Label{Label: &loopdv1.BudgetLabel{Key: "team", Value: "web"}},
+		}},
+		&loopdv1.UpdateBudgetRequest{Budget: &loopdv1.Budget{Name: "budgets/a", AmountUsd: "0"}, Reason: "stop all"},
+		&loopdv1.RaiseBudgetRequest{Name: "budgets/a", Raise: &loopdv1.RaiseBudgetRequest_ByUsd{ByUsd: "0.5"}, RequestId: "1"},
 		&loopdv1.ListMcpToolsRequest{Url: "http://127.0.0.1:3001/mcp", Headers: map[string]string{"Authorization": "Bearer ${secret:MCP}"}},
 	} {
 		if err := protovalidate.Validate(request); err != nil {
@@ -212,6 +218,13 @@ func TestRulesRefuseBadRequests(t *testing.T) {
 		"policy for everything":     {&loopdv1.CreatePolicyRequest{PolicyId: "a", Policy: policy(func(p *loopdv1.Policy) { p.Condition = "" })}, "policy.condition"},
 		"policy for no tool":        {&loopdv1.CreatePolicyRequest{PolicyId: "a", Policy: policy(func(p *loopdv1.Policy) { p.Tool = "" })}, "policy.tool"},
 		"update of no policy":       {&loopdv1.UpdatePolicyRequest{Policy: policy(nil)}, "policy"},
+		"budget for no time":        {&loopdv1.CreateBudgetRequest{BudgetId: "a", Budget: &loopdv1.Budget{AmountUsd: "1"}}, "budget"},
+		"budget of no amount":       {&loopdv1.CreateBudgetRequest{BudgetId: "a", Budget: &loopdv1.Budget{Window: loopdv1.BudgetWindow_BUDGET_WINDOW_DAY}}, "budget"},
+		"update of no budget":       {&loopdv1.UpdateBudgetRequest{Budget: &loopdv1.Budget{AmountUsd: "1"}}, "budget"},
+		"budget that nudges":        {&loopdv1.UpdateBudgetRequest{Budget: &loopdv1.Budget{Name: "budgets/a", Verdict: loopdv1.GuardVerdict_GUARD_VERDICT_NUDGE}}, "budget.verdict"},
+		"update of a budget's time": {&loopdv1.UpdateBudgetRequest{Budget: &loopdv1.Budget{Name: "budgets/a"}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"window"}}}, "update_mask"},
+		"raise by nothing":          {&loopdv1.RaiseBudgetRequest{Name: "budgets/a"}, "raise"},
+		"label that hides a NUL":    {&loopdv1.UpdateBudgetRequest{Budget: &loopdv1.Budget{Name: "budgets/a", Scope: &loopdv1.Budget_Label{Label: &loopdv1.BudgetLabel{Key: "a", Value: "b\x00"}}}}, "budget.label.value"},
 		"import of nothing":         {&loopdv1.ImportOpenApiRequest{}, "document"},
 		"call of a run's tool":      {&loopdv1.CallToolRequest{Name: call}, "name"},
 		"call with no text":         {&loopdv1.CallToolRequest{Name: "tools/a", Input: &loopdv1.CallToolRequest_ArgumentsJson{}}, "arguments_json"},

@@ -44,6 +44,15 @@ func Conformance(t *testing.T, open func(t *testing.T) Store) {
 		"a refused batch creates no child":               (*conformer).fencedChild,
 		"a signal for another run wakes it":              (*conformer).outgoing,
 		"a new run wakes who listens":                    (*conformer).listens,
+		"a run without budgets draws freely":             (*conformer).drawsFreely,
+		"what is drawn cannot be drawn twice":            (*conformer).drawsOnce,
+		"what was not spent can be drawn again":          (*conformer).drawsAgain,
+		"a draw takes from all budgets or from none":     (*conformer).drawsAllOrNothing,
+		"a draw by an old epoch is fenced":               (*conformer).drawFenced,
+		"a hold must have been drawn for":                (*conformer).holdUndrawn,
+		"a cost above its hold is booked in full":        (*conformer).costAboveHold,
+		"a raised budget wakes who waits for it":         (*conformer).raiseWakes,
+		"a new budget counts what was spent before":      (*conformer).lateBudget,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -26,6 +26,7 @@ type Fake struct {
 	workers map[string]time.Time // when each row expires
 	signal  int64                // id of the newest signal
 	wakes   map[int]func()       // of those who listen
+	budgets []*fakeBudget        // by name
 	waker   int
 }
 
@@ -41,6 +42,7 @@ type fakeRun struct {
 	epoch     int64
 	ended     bool
 	available time.Time // when it can be claimed
+	chunks    map[*fakeBudget]*fakeChunk
 }
 
 // record is an event as it is stored.
@@ -180,6 +182,9 @@ func (f *Fake) Append(ctx context.Context, lease loop.Lease, b engine.Batch) err
 	if b.Intent && len(r.signals) > 0 && r.signals[len(r.signals)-1].ID > b.SignalsSeen {
 		return loop.ErrSignalled
 	}
+	if err := r.book(b.Events, b.Release); err != nil {
+		return err
+	}
 	created, err := children(r.ref, b.Children)
 	if err != nil {
 		return err
@@ -218,7 +223,7 @@ func newRun(run loop.RunRef, spec loop.Spec) (*fakeRun, error) {
 		return nil, err
 	}
 	return &fakeRun{
-		ref: run, events: []record{first}, calls: map[string]loop.CallHead{}, available: time.Now(),
+		ref: run, events: []record{first}, calls: map[string]loop.CallHead{}, available: time.Now(), chunks: map[*fakeBudget]*fakeChunk{},
 		head: loop.Head{State: loop.StateQueued, Phase: "queue"},
 	}, nil
 }
@@ -264,7 +269,7 @@ func (r *fakeRun) write(records []record, b engine.Batch) {
 	case len(records) == 0 || len(r.signals) > 0:
 	case !b.Head.WaitUntil.IsZero():
 		r.available = b.Head.WaitUntil
-	case b.Head.State == loop.StateRequiresAction:
+	case b.Head.State == loop.StateRequiresAction, b.Head.State == loop.StatePaused:
 		r.available = never
 	}
 }

@@ -25,6 +25,11 @@ type Worker struct {
 	// before it can record anything; 0: none. Model requests and tool sends
 	// count, from 1.
 	KillAfterEffect int
+	// KillAfterDraw is the number of the draw from a shared account after which the
+	// worker dies without hearing of it; 0: none. Draws count from 1.
+	KillAfterDraw int
+	// BeforeDraw, if set, is asked before each draw.
+	BeforeDraw func(loop.Lease) error
 	// BeforeAppend, if set, is asked before each append. It may fail, block,
 	// panic, or steal the lease.
 	BeforeAppend func(loop.Lease, engine.Batch) error
@@ -42,6 +47,7 @@ type Worker struct {
 	mu      sync.Mutex
 	commits int
 	effects int
+	draws   int
 }
 
 // NewWorker makes a process that uses the store and lives until ctx ends.
@@ -68,6 +74,13 @@ func (w *Worker) Commits() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.commits
+}
+
+// Draws counts the draws from shared accounts.
+func (w *Worker) Draws() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.draws
 }
 
 // Effects counts the model requests and tool sends that came to their end.
@@ -106,6 +119,27 @@ func (w *Worker) Append(ctx context.Context, l loop.Lease, b engine.Batch) error
 		return loop.ErrLeaseLost
 	}
 	return nil
+}
+
+// Draw implements engine.Accounts.
+func (w *Worker) Draw(ctx context.Context, l loop.Lease, need loop.AccountNeed) (*loop.AccountRefused, error) {
+	if w.BeforeDraw != nil {
+		if err := w.BeforeDraw(l); err != nil {
+			return nil, err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.Dead() {
+		return nil, loop.ErrLeaseLost
+	}
+	refused, err := w.store.Draw(ctx, l, need)
+	w.draws++
+	if w.draws == w.KillAfterDraw {
+		w.Kill()
+		return nil, loop.ErrLeaseLost
+	}
+	return refused, err
 }
 
 // Signals implements engine.Journal.

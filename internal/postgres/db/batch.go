@@ -115,7 +115,7 @@ WITH locked AS (
                unnest($64::text[]) AS model, unnest($65::text[]) AS purpose,
                unnest($66::text[]) AS price_version
     ) h
-    RETURNING amount_pico
+    RETURNING call, amount_pico
 ), settled AS (
     UPDATE holds h SET state = 'settled', settled_pico = s.cost, settled_at = now(),
         input_uncached = s.input_uncached, cache_read = s.cache_read, cache_write_5m = s.cache_write_5m,
@@ -130,7 +130,7 @@ WITH locked AS (
                unnest($77::integer[]) AS iteration, unnest($78::text[]) AS tools
     ) s
     WHERE h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = s.call AND h.state = 'open'
-    RETURNING h.amount_pico, h.settled_pico
+    RETURNING h.call, h.amount_pico, h.settled_pico
 ), balance AS (
     UPDATE accounts a SET
         limit_pico = coalesce($79::bigint, a.limit_pico),
@@ -142,6 +142,21 @@ WITH locked AS (
       -- An empty list arrives as null.
       AND (cardinality($62::integer[]) > 0 OR cardinality($67::integer[]) > 0
            OR $79::bigint IS NOT NULL)
+), portions AS (
+    -- The same in what the run has drawn from budgets. A hold is taken from the chunks
+    -- that are open, and settled in them, whatever has become of them meanwhile.
+    UPDATE chunks c SET
+        spent_pico = c.spent_pico + CASE WHEN c.call = s.call THEN s.settled_pico ELSE 0 END,
+        held_pico = CASE WHEN c.state = 'open' AND o.call IS NOT NULL THEN o.amount_pico WHEN c.call = s.call THEN 0 ELSE c.held_pico END,
+        call = CASE WHEN c.state = 'open' AND o.call IS NOT NULL THEN o.call ELSE c.call END,
+        state = CASE WHEN c.state NOT IN ('open', 'short') THEN c.state
+                     WHEN $1::boolean THEN 'closed'
+                     WHEN c.call = s.call AND c.spent_pico + s.settled_pico > c.drawn_pico THEN 'short'
+                     ELSE c.state END
+    FROM fence f LEFT JOIN opened o ON true LEFT JOIN settled s ON true
+    WHERE c.tenant_id = f.tenant_id AND c.run_id = f.run_id
+      AND (cardinality($62::integer[]) > 0 OR cardinality($67::integer[]) > 0 OR $1::boolean)
+      AND (c.state = 'open' AND o.call IS NOT NULL OR c.call = s.call OR $1::boolean AND c.state IN ('open', 'short'))
 ), taken AS (
     DELETE FROM run_signals s USING fence f
     WHERE s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= $9::bigint

@@ -90,6 +90,7 @@ func operations(doc node) iter.Seq[node] {
 // collections names the path parameter that follows a collection's segment.
 var collections = map[string]string{
 	"agents": "agent", "runs": "run", "toolCalls": "call", "tools": "tool", "approvals": "approval", "policies": "policy",
+	"budgets": "budget",
 }
 
 // renameParameters gives path parameters the name of what they hold. The
