@@ -167,8 +167,7 @@ func showUsage(w io.Writer, by []string, u *loopdv1.QueryUsageResponse) error {
 		}
 		rows = append(rows, append(values, figures(row.GetFigures())...))
 	}
-	total := make([]string, max(1, len(by)))
-	total[0] = "total"
+	total := append([]string{"total"}, make([]string, max(0, len(by)-1))...)
 	rows = append(rows, append(total, figures(u.GetTotal())...))
 	if err := numberTable(w, rows, max(1, len(by))); err != nil {
 		return err

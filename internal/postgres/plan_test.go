@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -38,6 +39,8 @@ func fill(t *testing.T, s *Store) {
 		 SELECT tenant_id, tool_id, v, '{}' FROM tools, generate_series(1, 5) v`,
 		`INSERT INTO policies (tenant_id, policy_id, tool, latest_version)
 		 SELECT 't' || n % 10, 'policy ' || n, 'tool ' || n / 10, 1 FROM generate_series(0, 2999) n`,
+		`INSERT INTO holds (tenant_id, run_id, call, amount_pico, state, settled_pico, settled_at)
+		 SELECT tenant_id, run_id, n, 1, 'settled', 1, created_at - (n - 1) * interval '1 day' FROM runs, generate_series(1, 10) AS n`,
 		`INSERT INTO policy_versions (tenant_id, policy_id, version, body) SELECT tenant_id, policy_id, 1, '{}' FROM policies`,
 		"VACUUM ANALYZE",
 	} {
@@ -55,6 +58,7 @@ func TestListsHaveIndexes(t *testing.T) {
 	s := openURL(t, Config{URL: openStore(t).direct, MaxConns: 1})
 	fill(t, s)
 	run := loop.RunRef{Tenant: "t3", ID: "01900000-0000-7000-9000-000000000003"}
+	hourAgo := time.Now().Add(-time.Hour)
 	owner := NoteOwner{Tenant: "t3", Agent: "agents/support", Subject: "customer 3"}
 	for _, test := range []struct {
 		query string
@@ -117,6 +121,13 @@ func TestListsHaveIndexes(t *testing.T) {
 		{
 			"ListToolPolicies", func() (int, error) { l, err := s.Policies(t.Context(), "t3", "tool 3"); return len(l), err },
 			[]string{"t3", "tool 3"}, []string{"policies_tool", "policy_versions_pkey"}, false,
+		},
+		{
+			"QueryUsage", func() (int, error) {
+				_, l, _, err := s.QueryUsage(t.Context(), "t3", UsageQuery{From: hourAgo, To: hourAgo.Add(time.Hour), Zone: "UTC", GroupBy: []string{"agent"}, Limit: 10})
+				return len(l), err
+			},
+			[]string{"0", "12", "{agent}", "UTC", "t3", hourAgo.Format(time.RFC3339), hourAgo.Add(time.Hour).Format(time.RFC3339), "", "", "{}", "{}", "{}", "0"}, []string{"holds_settled", "runs_pkey"}, true,
 		},
 	} {
 		t.Run(test.query, func(t *testing.T) {

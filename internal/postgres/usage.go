@@ -71,9 +71,13 @@ type UsageRow struct {
 // asked for any. More says that there are rows behind those that it returns. The error
 // is ErrTooMuch if that takes too long.
 func (s *Store) QueryUsage(ctx context.Context, tenant string, q UsageQuery) (total UsageRow, rows []UsageRow, more bool, err error) {
+	return s.queryUsage(ctx, tenant, q, usageTimeout)
+}
+
+func (s *Store) queryUsage(ctx context.Context, tenant string, q UsageQuery, timeout string) (total UsageRow, rows []UsageRow, more bool, err error) {
 	var found []db.QueryUsageRow
 	_, err = s.tryTx(ctx, func(queries *db.Queries) error {
-		if err := queries.PrepareReport(ctx, usageTimeout); err != nil {
+		if err := queries.PrepareReport(ctx, timeout); err != nil {
 			return err
 		}
 		found, err = queries.QueryUsage(ctx, q.params(tenant))
@@ -101,7 +105,7 @@ func (s *Store) QueryUsage(ctx context.Context, tenant string, q UsageQuery) (to
 func (q UsageQuery) params(tenant string) db.QueryUsageParams {
 	p := db.QueryUsageParams{
 		TenantID: tenant, StartTime: q.From, EndTime: q.To, Zone: q.Zone, GroupBy: append([]string{}, q.GroupBy...),
-		Agent: q.Agent, Model: q.Model, States: []string{}, LabelKeys: []string{}, LabelValues: []string{},
+		Agent: q.Agent, Model: printable(q.Model), States: []string{}, LabelKeys: []string{}, LabelValues: []string{},
 		Skip: int64(q.Skip), Most: int32(q.Limit + 2), // the whole, and one that tells of more
 	}
 	if q.ByTime {

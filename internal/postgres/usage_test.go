@@ -2,7 +2,7 @@ package postgres
 
 import (
 	"cmp"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -82,11 +82,15 @@ func put(t *testing.T, s *Store, runs []*usedRun, calls []*usedCall) {
 	t.Helper()
 	b := &pgx.Batch{}
 	for _, r := range runs {
-		labels, _ := json.Marshal(r.labels)
-		var stop []byte
+		var labels, stop []byte
+		if err := encode(&labels, r.labels); err != nil {
+			t.Fatal(err)
+		}
 		var ended *time.Time
 		if r.reason != "" {
-			stop, _ = json.Marshal(loop.Stop{Reason: loop.StopReason(r.reason), Message: "\x00"})
+			if err := encode(&stop, loop.Stop{Reason: loop.StopReason(r.reason), Message: "\x00"}); err != nil {
+				t.Fatal(err)
+			}
 			ended = new(at(0))
 		}
 		b.Queue(`INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, next_seq, state, phase, stop, ended_at)
@@ -256,7 +260,7 @@ func usage(t *testing.T, s *Store, q UsageQuery) (total UsageRow, rows []UsageRo
 func TestUsageIsExact(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
-	seed := rand.Uint64() //nolint:gosec // draws a test
+	seed := rand.Uint64()
 	runs, calls := usageWorld(rand.New(rand.NewPCG(seed, 0)))
 	put(t, s, runs, calls)
 	all := UsageQuery{From: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), To: time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC), Zone: "Europe/Berlin"}
@@ -346,6 +350,17 @@ func TestUsagePages(t *testing.T) {
 	diff(t, "a tenant without runs", none, UsageRow{Keys: []string{}, Cost: "0", Estimated: "0", Saved: "0", Wasted: "0"})
 	if err != nil || rows != nil || more {
 		t.Errorf("a tenant without runs has %v, %t, %v", rows, more, err)
+	}
+}
+
+// A report that takes too long says so, and is no outage.
+func TestUsageOfTooMuch(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	total, _, _, err := s.queryUsage(t.Context(), tenant, UsageQuery{From: at(0), To: at(1), Zone: "UTC"}, "1ms")
+	wantErr(t, err, ErrTooMuch)
+	if errors.Is(err, ErrUnavailable) {
+		t.Errorf("it counts as an outage: %+v, %v", total, err)
 	}
 }
 

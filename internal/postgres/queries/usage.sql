@@ -65,7 +65,8 @@ WITH calls AS NOT MATERIALIZED (
                         WHEN 'month' THEN extract(epoch FROM date_trunc('month', s.since, @zone::text))::bigint::text
                         ELSE coalesce(label(r.labels, substr(g.word, 7)), '') END -- label:KEY
                  FROM unnest(@group_by::text[]) AS g (word)) AS keys
-    FROM spent s JOIN runs r ON r.tenant_id = @tenant_id::text AND r.run_id = s.run_id
+    -- Row by row: a plan that reads all runs of the tenant gets no chance.
+    FROM spent s CROSS JOIN LATERAL (SELECT * FROM runs o WHERE o.tenant_id = @tenant_id::text AND o.run_id = s.run_id LIMIT 1) r
     WHERE (@agent::text = '' OR r.agent = @agent::text)
       AND (cardinality(@states::text[]) = 0 OR r.state = ANY (@states::text[]))
       AND NOT EXISTS (
