@@ -32,23 +32,24 @@ type account struct {
 	waits   int             // for money, since the newest model call
 }
 
-func (a *account) applySuspended(e Suspended) {
-	if e.Reason == WaitBudget {
-		a.waits++
-	}
-}
-
-// applyClaimed forgets the refusal: the run asks again.
-func (a *account) applyClaimed() { a.refused = nil }
-
-// applyTripped forgets it too, when the wrap-up is to be asked for.
-func (a *account) applyTripped(e Tripped) {
-	if e.Verdict == VerdictFinalTurn {
+// note follows what becomes of a refusal: the run asks again with its next attempt, and
+// when its wrap-up is to be made.
+func (a *account) note(b Body) {
+	switch b := b.(type) {
+	case Suspended:
+		if b.Reason == WaitBudget {
+			a.waits++
+		}
+	case Claimed:
 		a.refused = nil
+	case Tripped:
+		if b.Verdict == VerdictFinalTurn {
+			a.refused = nil
+		}
+	case ModelStarted:
+		*a = account{}
 	}
 }
-
-func (a *account) applyStarted() { *a = account{} }
 
 // accountTrip is the trip for the refusal, with what its budget wants.
 func (s *State) accountTrip(now time.Time) *Tripped {

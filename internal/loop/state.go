@@ -107,14 +107,11 @@ func (s *State) apply(e Event) error {
 	case Created:
 		s.applyCreated(b, e)
 	case Claimed:
-		s.account.applyClaimed()
 		err = s.tenure.applyClaimed(b, e.At)
 	case Suspended:
-		s.account.applySuspended(b)
 		err = s.tenure.applySuspended(b, e.At)
 	case ModelStarted:
 		s.besides = nil
-		s.account.applyStarted()
 		if !beside(b.Purpose) {
 			s.answer, s.lastResults = nil, b.ResultBudget
 		}
@@ -178,6 +175,7 @@ func (s *State) apply(e Event) error {
 		err = ErrUnknownKind
 	}
 	if err == nil {
+		s.account.note(e.Body)
 		s.noteProgress(e.Body)
 		s.closeBatch(e)
 		s.hear(e)
@@ -204,7 +202,6 @@ func (s *State) applyCreated(b Created, e Event) {
 func (s *State) applyTripped(b Tripped, e Event) {
 	s.trips = append(s.trips, b)
 	s.toldOfCheckpoints(b)
-	s.account.applyTripped(b)
 	switch {
 	case b.Verdict == VerdictFinalTurn && s.final == nil:
 		s.final, s.pause.raise = &b, nil

@@ -77,3 +77,30 @@ func (r benchRuns) appendAll(pb *testing.PB) {
 		r.free <- run
 	}
 }
+
+// BenchmarkDraw is what budgets cost a model call: nothing without them, one question
+// while what was drawn is enough, and a transaction else.
+func BenchmarkDraw(b *testing.B) {
+	all := benchLeases(b, 1)
+	run := <-all.free
+	ctx := context.Background()
+	draw := func(b *testing.B, amount func(i int) loop.USD) {
+		b.Helper()
+		for i := 0; b.Loop(); i++ {
+			if refused, err := all.store.Draw(ctx, run.lease, need(amount(i))); err != nil || refused != nil {
+				b.Fatalf("draw: %+v, %v", refused, err)
+			}
+		}
+	}
+	same := func(int) loop.USD { return loop.MilliUSD }
+	b.Run("none", func(b *testing.B) { draw(b, same) })
+	budget := Budget{Name: "daily", Window: WindowDay, TimeZone: "UTC", Amount: 1_000_000 * loop.OneUSD, Act: loop.VerdictStop}
+	if _, err := all.store.CreateBudget(ctx, tenant, budget, BudgetAuthor{}, Idempotency{}); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("enough", func(b *testing.B) { draw(b, same) })
+	most := loop.USD(0)
+	b.Run("drawn", func(b *testing.B) {
+		draw(b, func(int) loop.USD { most += loop.OneUSD; return most })
+	})
+}

@@ -65,7 +65,7 @@ func (s *Store) budgetsOf(ctx context.Context, tenant string, need loop.AccountN
 	return binding, err
 }
 
-func (s *Store) drawFrom(ctx context.Context, lease loop.Lease, budgets []Budget, need loop.USD) (*loop.AccountRefused, error) {
+func (s *Store) drawFrom(ctx context.Context, lease loop.Lease, budgets []Budget, need loop.USD) (refused *loop.AccountRefused, err error) {
 	open, err := s.q.GetOpenChunks(ctx, db.GetOpenChunksParams{TenantID: lease.Run.Tenant, RunID: lease.Run.ID})
 	if err != nil {
 		return nil, err
@@ -76,9 +76,9 @@ func (s *Store) drawFrom(ctx context.Context, lease loop.Lease, budgets []Budget
 	}
 	if enough(open, windows, need) {
 		s.metrics.draws.WithLabelValues("enough").Inc()
-		return nil, nil
+		return refused, nil
 	}
-	refused, err := s.drawAt(ctx, lease, windows, need)
+	refused, err = s.drawAt(ctx, lease, windows, need)
 	if errors.Is(err, errNoAccount) {
 		// On its own: a draw locks accounts in their order, and a new row is a locked one.
 		opening := db.OpenBudgetAccountsParams{TenantID: lease.Run.Tenant}

@@ -16,7 +16,7 @@ func TestDrawsHaveIndexes(t *testing.T) {
 	fill(t, s)
 	for _, query := range []string{
 		`INSERT INTO holds (tenant_id, run_id, call, amount_pico, state, settled_pico, settled_at)
-		 SELECT tenant_id, run_id, n, 10, 'settled', 5, now() FROM runs, generate_series(1, 10) n`,
+		 SELECT tenant_id, run_id, n, 10, 'settled', 5, now() FROM runs, generate_series(11, 20) n`,
 		`INSERT INTO budgets (tenant_id, budget_id, scope, span, amount_pico) SELECT 't' || n, 'daily', 'TENANT', 'DAY', 1000000 FROM generate_series(0, 9) n`,
 		`INSERT INTO budget_accounts (tenant_id, budget_id, starts_at, ends_at, limit_pico)
 		 SELECT tenant_id, budget_id, '2026-01-01'::timestamptz + n * interval '1 day', '2026-01-02'::timestamptz + n * interval '1 day', amount_pico

@@ -58,7 +58,7 @@ func TestBudgetsAreNeverOvershot(t *testing.T) {
 type moneyWorld struct {
 	t       *rapid.T
 	s       *Store
-	ctx     context.Context //nolint:containedctx // of one test
+	ctx     context.Context
 	tenant  string
 	runs    []*moneyRun
 	budgets []*Budget
@@ -328,7 +328,7 @@ func (w *moneyWorld) nextWindow() {
 	w.tried["new window"]++
 	tx, err := w.s.pool.Begin(w.ctx)
 	w.no(err, "begin")
-	defer tx.Rollback(w.ctx) //nolint:errcheck // after the commit there is nothing to roll back
+	defer tx.Rollback(w.ctx)
 	for _, query := range []string{
 		`SET LOCAL session_replication_role = replica`, // the keys of chunks move with those of their accounts
 		`UPDATE holds SET opened_at = opened_at - interval '1 day' * $2 WHERE tenant_id = $1`,

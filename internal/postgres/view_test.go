@@ -138,6 +138,7 @@ func TestTranscriptOfTheWhole(t *testing.T) {
 		"2 guard: paid: too much; too late",
 		"2 guard: budgets/acme has no room: 1 USD needed, 1 of 2 USD spent or held",
 		"2 person: pause: lunch",
-		"2 person: resume: Go on.",
+		"2 person: resume",
+		"2 user: Go on.",
 	})
 }

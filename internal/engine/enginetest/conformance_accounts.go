@@ -40,15 +40,15 @@ func (c *conformer) standing(name string, spent, held loop.USD) {
 	c.equal("spent and held of "+name, [2]loop.USD{spent, held}, [2]loop.USD{gotSpent, gotHeld})
 }
 
-// spend makes one model call with a hold and what it costs.
-func (c *conformer) spend(lease loop.Lease, state *loop.State, call int, hold, cost loop.USD) {
+// spend makes a run's first model call with a hold and what it costs.
+func (c *conformer) spend(lease loop.Lease, state *loop.State, hold, cost loop.USD) {
 	c.Helper()
-	c.no(c.append(lease, state, engine.Batch{}, starts(call, hold)), "hold")
-	c.no(c.append(lease, state, engine.Batch{}, loop.ModelFailed{Call: call, Class: loop.ErrorServer, Cost: loop.Cost{Output: cost}}), "settle")
+	c.no(c.append(lease, state, engine.Batch{}, starts(hold)), "hold")
+	c.no(c.append(lease, state, engine.Batch{}, loop.ModelFailed{Call: 1, Class: loop.ErrorServer, Cost: loop.Cost{Output: cost}}), "settle")
 }
 
-func starts(call int, hold loop.USD) loop.Body {
-	return loop.ModelStarted{Call: call, Model: ModelRef, MaxOutput: 10, InputBound: 10, Hold: hold}
+func starts(hold loop.USD) loop.Body {
+	return loop.ModelStarted{Call: 1, Model: ModelRef, MaxOutput: 10, InputBound: 10, Hold: hold}
 }
 
 func (c *conformer) suspend(lease loop.Lease, state *loop.State, why loop.Wait) {
@@ -61,7 +61,7 @@ func (c *conformer) drawsFreely() {
 	lease, state := c.started()
 	c.no(c.store.SetBudget(c.ctx, "another tenant", budgetName, 0, loop.VerdictStop), "set a budget of another tenant")
 	c.drawn(lease, 1000*loop.OneUSD)
-	c.spend(lease, state, 1, loop.MilliUSD, loop.MilliUSD)
+	c.spend(lease, state, loop.MilliUSD, loop.MilliUSD)
 }
 
 func (c *conformer) drawsOnce() {
@@ -85,7 +85,7 @@ func (c *conformer) drawsAgain() {
 	first, state := c.started()
 	second, _ := c.started()
 	c.drawn(first, loop.OneUSD)
-	c.spend(first, state, 1, loop.OneUSD, loop.OneUSD/4)
+	c.spend(first, state, loop.OneUSD, loop.OneUSD/4)
 	c.standing(budgetName, loop.OneUSD/4, loop.OneUSD*3/4)
 	if c.draw(second, loop.OneUSD/2) == nil {
 		c.Fatal("what a run has drawn and still may spend was drawn by another")
@@ -129,8 +129,8 @@ func (c *conformer) holdUndrawn() {
 	c.budget(budgetName, loop.OneUSD)
 	lease, state := c.started()
 	c.drawn(lease, loop.OneUSD/2)
-	c.refused(c.append(lease, state, engine.Batch{Intent: true}, starts(1, loop.OneUSD/2+1)), loop.ErrRefused, lease, 2)
-	c.no(c.append(lease, c.load(lease), engine.Batch{Intent: true}, starts(1, loop.OneUSD/2)), "hold what was drawn")
+	c.refused(c.append(lease, state, engine.Batch{Intent: true}, starts(loop.OneUSD/2+1)), loop.ErrRefused, lease, 2)
+	c.no(c.append(lease, c.load(lease), engine.Batch{Intent: true}, starts(loop.OneUSD/2)), "hold what was drawn")
 }
 
 func (c *conformer) costAboveHold() {
@@ -138,7 +138,7 @@ func (c *conformer) costAboveHold() {
 	lease, state := c.started()
 	other, _ := c.started()
 	c.drawn(lease, loop.OneUSD/2)
-	c.spend(lease, state, 1, loop.OneUSD/2, loop.OneUSD*3/4)
+	c.spend(lease, state, loop.OneUSD/2, loop.OneUSD*3/4)
 	c.standing(budgetName, loop.OneUSD*3/4, 0)
 	if c.draw(other, loop.OneUSD/2) == nil {
 		c.Fatal("what was spent above its hold was drawn again")
@@ -164,10 +164,10 @@ func (c *conformer) raiseWakes() {
 
 func (c *conformer) lateBudget() {
 	ended, state := c.started()
-	c.spend(ended, state, 1, loop.MilliUSD, loop.MilliUSD)
+	c.spend(ended, state, loop.MilliUSD, loop.MilliUSD)
 	c.no(c.append(ended, state, engine.Batch{Release: true}, loop.Finished{State: loop.StateFailed, Stop: loop.Stop{Reason: loop.InternalError}}), "end")
 	lease, state := c.started()
-	c.spend(lease, state, 1, 2*loop.MilliUSD, 2*loop.MilliUSD)
+	c.spend(lease, state, 2*loop.MilliUSD, 2*loop.MilliUSD)
 	c.budget(budgetName, loop.OneUSD)
 	c.standing(budgetName, 3*loop.MilliUSD, 0)
 	c.drawn(lease, loop.OneUSD-3*loop.MilliUSD)

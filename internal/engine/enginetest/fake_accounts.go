@@ -84,7 +84,7 @@ func (f *Fake) standing(b *fakeBudget) (spent, held loop.USD) {
 }
 
 // Draw implements engine.Accounts.
-func (f *Fake) Draw(ctx context.Context, lease loop.Lease, need loop.AccountNeed) (*loop.AccountRefused, error) {
+func (f *Fake) Draw(ctx context.Context, lease loop.Lease, need loop.AccountNeed) (refused *loop.AccountRefused, err error) {
 	if err := f.lock(ctx); err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (f *Fake) Draw(ctx context.Context, lease loop.Lease, need loop.AccountNeed
 		}
 		r.chunks[b].drawn += amount
 	}
-	return nil, nil
+	return refused, nil
 }
 
 // book holds and settles in what the run has drawn, and gives back what is left when
