@@ -211,7 +211,7 @@ type AgentSpec struct {
 	ToolRefs []*ToolRef `protobuf:"bytes,9,rep,name=tool_refs,json=toolRefs,proto3" json:"tool_refs,omitempty"`
 	// What happens to a call in doubt. Unspecified: ON_DOUBT_WAIT.
 	OnDoubt OnDoubt `protobuf:"varint,10,opt,name=on_doubt,json=onDoubt,proto3,enum=loopd.v1.OnDoubt" json:"on_doubt,omitempty"`
-	// What guards do, by the name of the guard, where that is not their default. A guard that looks for progress may be GUARD_VERDICT_NUDGE: it observes and never ends a run. All may be GUARD_VERDICT_FINAL_TURN, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP, except where a last answer or a pause makes no sense: the error says so.
+	// What guards do, by the name of the guard, where that is not their default. A guard that looks for progress may be GUARD_VERDICT_NUDGE: it observes and never ends a run. All may be GUARD_VERDICT_WRAP_UP, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP, except where a last answer or a pause makes no sense: the error says so.
 	GuardVerdicts map[string]GuardVerdict `protobuf:"bytes,11,rep,name=guard_verdicts,json=guardVerdicts,proto3" json:"guard_verdicts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value,enum=loopd.v1.GuardVerdict"`
 	// What must hold while a run is under way. At most 16, with different names.
 	Checkpoints []*Checkpoint `protobuf:"bytes,12,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"`

@@ -105,6 +105,8 @@ const (
 	ErrorReason_ERROR_REASON_TOOL_NOT_CALLABLE ErrorReason = 36
 	// FAILED_PRECONDITION: the call changes something and was sent under this request id before, so it is not sent again. Metadata: tool, idempotency_key.
 	ErrorReason_ERROR_REASON_CALL_NOT_REPEATABLE ErrorReason = 37
+	// NOT_FOUND: no guard tripped in that event of the run. Metadata: run, seq, trips (the seqs of its trips).
+	ErrorReason_ERROR_REASON_TRIP_NOT_FOUND ErrorReason = 60
 )
 
 // Enum value maps for ErrorReason.
@@ -148,6 +150,7 @@ var (
 		35: "ERROR_REASON_POLICY_ARCHIVED",
 		36: "ERROR_REASON_TOOL_NOT_CALLABLE",
 		37: "ERROR_REASON_CALL_NOT_REPEATABLE",
+		60: "ERROR_REASON_TRIP_NOT_FOUND",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -188,6 +191,7 @@ var (
 		"ERROR_REASON_POLICY_ARCHIVED":            35,
 		"ERROR_REASON_TOOL_NOT_CALLABLE":          36,
 		"ERROR_REASON_CALL_NOT_REPEATABLE":        37,
+		"ERROR_REASON_TRIP_NOT_FOUND":             60,
 	}
 )
 
@@ -222,7 +226,7 @@ var File_loopd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xcf\n" +
+	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xf0\n" +
 	"\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
@@ -263,7 +267,8 @@ const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\x1aERROR_REASON_POLICY_EXISTS\x10\"\x12 \n" +
 	"\x1cERROR_REASON_POLICY_ARCHIVED\x10#\x12\"\n" +
 	"\x1eERROR_REASON_TOOL_NOT_CALLABLE\x10$\x12$\n" +
-	" ERROR_REASON_CALL_NOT_REPEATABLE\x10%B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	" ERROR_REASON_CALL_NOT_REPEATABLE\x10%\x12\x1f\n" +
+	"\x1bERROR_REASON_TRIP_NOT_FOUND\x10<B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_errors_proto_rawDescOnce sync.Once
