@@ -24,6 +24,9 @@ type Judgement struct {
 	// Iterations is how many were recorded.
 	Iterations int
 	CreatedAt  time.Time
+	// Ended is the first verdict that ended or paused the run, as recorded, of those
+	// that are asked again here; nil: none did.
+	Ended *Tripped
 
 	// Trip would have ended or paused the run; nil: nothing would have, as far as the
 	// record goes.
@@ -51,6 +54,16 @@ type Judgement struct {
 
 // CutsSuccess reports whether the policy would have taken a success away.
 func (j Judgement) CutsSuccess() bool { return j.Trip != nil && j.State == StateSucceeded }
+
+// Changes reports whether the run would have gone otherwise, as far as the record
+// tells.
+func (j Judgement) Changes() bool {
+	if j.Trip == nil {
+		return j.Beyond || j.Cut > 0
+	}
+	e := j.Ended
+	return e == nil || e.Guard != j.Trip.Guard || e.Iteration != j.Trip.Iteration || e.Verdict != j.Trip.Verdict
+}
 
 // ErrUnfinished: only the journal of a run that has ended can be judged.
 var ErrUnfinished = errors.New("the run has not ended")
@@ -145,6 +158,9 @@ func (b *backtest) hear(e Event, t Tripped) error {
 	s.trips, s.final = trips, nil
 	if t.Verdict != VerdictNudge && fromGuards(t) {
 		b.loosened = true
+	}
+	if t.Verdict != VerdictNudge && b.judged.Ended == nil && (t.Guard == "wall_time" || fromGuards(t)) {
+		b.judged.Ended = &t
 	}
 	return nil
 }

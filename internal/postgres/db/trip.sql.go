@@ -61,7 +61,7 @@ WHERE tenant_id = $1 AND ended_at IS NOT NULL
   AND (created_at, run_id) < ($2::timestamptz, $3::uuid)
   AND created_at >= $4::timestamptz AND created_at < $5::timestamptz
   AND ($6::text = '' OR agent = $6::text)
-  AND CASE WHEN $7::text = '{}' THEN true ELSE readable(labels)::jsonb @> readable($7::json)::jsonb END
+  AND CASE WHEN $7::text = '{}' THEN true ELSE readable(labels)::jsonb @> readable(CAST($7::text AS json))::jsonb END
 ORDER BY created_at DESC, run_id DESC
 LIMIT $8::integer
 `

@@ -20,6 +20,6 @@ WHERE tenant_id = @tenant_id AND ended_at IS NOT NULL
   AND (created_at, run_id) < (@before_time::timestamptz, @before_id::uuid)
   AND created_at >= @since::timestamptz AND created_at < @until::timestamptz
   AND (@agent::text = '' OR agent = @agent::text)
-  AND CASE WHEN @labels::text = '{}' THEN true ELSE readable(labels)::jsonb @> readable(@labels::text::json)::jsonb END
+  AND CASE WHEN @labels::text = '{}' THEN true ELSE readable(labels)::jsonb @> readable(CAST(@labels::text AS json))::jsonb END
 ORDER BY created_at DESC, run_id DESC
 LIMIT @page_size::integer;
