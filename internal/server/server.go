@@ -208,6 +208,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	loopdv1.RegisterToolServiceServer(server, &toolService{s: s})
 	loopdv1.RegisterApprovalServiceServer(server, &approvalService{s: s})
 	loopdv1.RegisterPolicyServiceServer(server, &policyService{s: s})
+	loopdv1.RegisterGuardServiceServer(server, &guardService{s: s})
 	healthpb.RegisterHealthServer(server, s.health)
 	reflection.Register(server)
 	return server
