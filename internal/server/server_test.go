@@ -49,6 +49,7 @@ type world struct {
 	tools    loopdv1.ToolServiceClient
 	inbox    loopdv1.ApprovalServiceClient
 	policies loopdv1.PolicyServiceClient
+	guards   loopdv1.GuardServiceClient
 	conn     *grpc.ClientConn
 	url      string // of the HTTP port
 	database string // its URL
@@ -133,6 +134,7 @@ func (w *world) serve() {
 	w.t.Cleanup(func() { _ = conn.Close() })
 	w.conn, w.agents, w.runs = conn, loopdv1.NewAgentServiceClient(conn), loopdv1.NewRunServiceClient(conn)
 	w.tools, w.inbox, w.policies = loopdv1.NewToolServiceClient(conn), loopdv1.NewApprovalServiceClient(conn), loopdv1.NewPolicyServiceClient(conn)
+	w.guards = loopdv1.NewGuardServiceClient(conn)
 	w.url = "http://" + httpListener.Addr().String()
 }
 

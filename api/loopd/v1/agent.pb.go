@@ -799,7 +799,7 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:3\xeaA0\n" +
-	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\xdd\n" +
+	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\xe3\n" +
 	"\n" +
 	"\tAgentSpec\x12a\n" +
 	"\x05model\x18\x01 \x01(\tBK\xe2A\x01\x02\xbaHD\xc8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x05model\x12-\n" +
@@ -812,8 +812,8 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\x0ffallback_models\x18\b \x03(\tBM\xbaHJ\x92\x01G\x10\x03\x18\x01\"Ar?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0efallbackModels\x129\n" +
 	"\ttool_refs\x18\t \x03(\v2\x11.loopd.v1.ToolRefB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\btoolRefs\x126\n" +
 	"\bon_doubt\x18\n" +
-	" \x01(\x0e2\x11.loopd.v1.OnDoubtB\b\xbaH\x05\x82\x01\x02\x10\x01R\aonDoubt\x12^\n" +
-	"\x0eguard_verdicts\x18\v \x03(\v2&.loopd.v1.AgentSpec.GuardVerdictsEntryB\x0f\xbaH\f\x9a\x01\t\x10@*\x05\x82\x01\x02\x10\x01R\rguardVerdicts\x12\xbf\x01\n" +
+	" \x01(\x0e2\x11.loopd.v1.OnDoubtB\b\xbaH\x05\x82\x01\x02\x10\x01R\aonDoubt\x12d\n" +
+	"\x0eguard_verdicts\x18\v \x03(\v2&.loopd.v1.AgentSpec.GuardVerdictsEntryB\x15\xbaH\x12\x9a\x01\x0f\x10@\"\x04r\x02\x18@*\x05\x82\x01\x02\x10\x01R\rguardVerdicts\x12\xbf\x01\n" +
 	"\vcheckpoints\x18\f \x03(\v2\x14.loopd.v1.CheckpointB\x86\x01\xbaH\x82\x01\xba\x01z\n" +
 	"\x18checkpoints.names_unique\x12.two checkpoints have the same name: rename one\x1a.this.map(checkpoint, checkpoint.name).unique()\x92\x01\x02\x10\x10R\vcheckpoints\x12r\n" +
 	"\x10summarizer_model\x18\r \x01(\tBG\xbaHD\xd8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0fsummarizerModel\x12u\n" +

@@ -41,7 +41,7 @@ type TestLimitsRequest struct {
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Only runs created earlier. Absent: up to now.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// Only runs that have all of these labels. At most 32.
+	// Only runs that have all of these labels. Limits as in Agent.labels.
 	Labels map[string]string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Runs judged per page. Default 100; above 500 means 500. A page ends early when the time for the request runs out.
 	PageSize int32 `protobuf:"varint,8,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -1175,18 +1175,18 @@ var File_loopd_v1_guard_service_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_guard_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1cloopd/v1/guard_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/limits.proto\x1a\x12loopd/v1/run.proto\"\x9d\b\n" +
+	"\x1cloopd/v1/guard_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/limits.proto\x1a\x12loopd/v1/run.proto\"\xd7\b\n" +
 	"\x11TestLimitsRequest\x12(\n" +
-	"\x06limits\x18\x01 \x01(\v2\x10.loopd.v1.LimitsR\x06limits\x12f\n" +
-	"\x0eguard_verdicts\x18\x02 \x03(\v2..loopd.v1.TestLimitsRequest.GuardVerdictsEntryB\x0f\xbaH\f\x9a\x01\t\x10@*\x05\x82\x01\x02\x10\x01R\rguardVerdicts\x12g\n" +
+	"\x06limits\x18\x01 \x01(\v2\x10.loopd.v1.LimitsR\x06limits\x12l\n" +
+	"\x0eguard_verdicts\x18\x02 \x03(\v2..loopd.v1.TestLimitsRequest.GuardVerdictsEntryB\x15\xbaH\x12\x9a\x01\x0f\x10@\"\x04r\x02\x18@*\x05\x82\x01\x02\x10\x01R\rguardVerdicts\x12g\n" +
 	"\x04runs\x18\x03 \x03(\tBS\xfaA\x0f\n" +
 	"\rloopd.dev/Run\xbaH>\x92\x01;\x10\xe8\a\x18\x01\"4r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x04runs\x12\\\n" +
 	"\x05agent\x18\x04 \x01(\tBF\xfaA\x11\n" +
 	"\x0floopd.dev/Agent\xbaH/\xd8\x01\x01r*2(^agents/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x05agent\x129\n" +
 	"\n" +
 	"start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x125\n" +
-	"\bend_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12I\n" +
-	"\x06labels\x18\a \x03(\v2'.loopd.v1.TestLimitsRequest.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10 R\x06labels\x12$\n" +
+	"\bend_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12}\n" +
+	"\x06labels\x18\a \x03(\v2'.loopd.v1.TestLimitsRequest.LabelsEntryB<\xbaH9\x9a\x016\x10 \"+r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$*\x05r\x03\x18\x80\x02R\x06labels\x12$\n" +
 	"\tpage_size\x18\b \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\t \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\x1aX\n" +
@@ -1300,10 +1300,10 @@ const file_loopd_v1_guard_service_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\x12\x1a\n" +
 	"\bwithdraw\x18\x04 \x01(\bR\bwithdraw\x127\n" +
 	"\n" +
-	"request_id\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId2\xfb\x02\n" +
-	"\fGuardService\x12i\n" +
+	"request_id\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId2\xfe\x02\n" +
+	"\fGuardService\x12l\n" +
 	"\n" +
-	"TestLimits\x12\x1b.loopd.v1.TestLimitsRequest\x1a\x1c.loopd.v1.TestLimitsResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/guards:testLimits\x12|\n" +
+	"TestLimits\x12\x1b.loopd.v1.TestLimitsRequest\x1a\x1c.loopd.v1.TestLimitsResponse\"#\x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/guards:testLimits\x90\x02\x01\x12|\n" +
 	"\rSuggestLimits\x12\x1e.loopd.v1.SuggestLimitsRequest\x1a\x1f.loopd.v1.SuggestLimitsResponse\"*\x82\xd3\xe4\x93\x02$\x12\"/v1/{agent=agents/*}:suggestLimits\x12\x81\x01\n" +
 	"\x13ReportFalsePositive\x12$.loopd.v1.ReportFalsePositiveRequest\x1a\x13.loopd.v1.GuardTrip\"/\x82\xd3\xe4\x93\x02):\x01*\"$/v1/{run=runs/*}:reportFalsePositiveB-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 

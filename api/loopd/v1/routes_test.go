@@ -61,6 +61,9 @@ func TestEveryPathReachesItsMethod(t *testing.T) {
 		{"GET", "/v1/policies/a?version=2", "PolicyService/GetPolicy"},
 		{"PATCH", "/v1/policies/a?update_mask=condition", "PolicyService/UpdatePolicy"},
 		{"POST", "/v1/policies/a:archive", "PolicyService/ArchivePolicy"},
+		{"POST", "/v1/guards:testLimits", "GuardService/TestLimits"},
+		{"GET", "/v1/agents/a:suggestLimits?tolerance=0.02&max_runs=50", "GuardService/SuggestLimits"},
+		{"POST", "/v1/" + run + ":reportFalsePositive", "GuardService/ReportFalsePositive"},
 	} {
 		t.Run(c.method, func(t *testing.T) {
 			t.Parallel()
@@ -96,7 +99,7 @@ func gateway(t *testing.T, called func(method string)) http.Handler {
 	mux := runtime.NewServeMux()
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		loopdv1.RegisterAgentServiceHandler, loopdv1.RegisterRunServiceHandler, loopdv1.RegisterToolServiceHandler,
-		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler,
+		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler, loopdv1.RegisterGuardServiceHandler,
 	} {
 		if err := register(t.Context(), mux, conn); err != nil {
 			t.Fatal(err)
