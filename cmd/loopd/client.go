@@ -34,6 +34,7 @@ type client struct {
 	agents    loopdv1.AgentServiceClient
 	tools     loopdv1.ToolServiceClient
 	policies  loopdv1.PolicyServiceClient
+	guards    loopdv1.GuardServiceClient
 
 	// How long to wait before a broken stream is asked for again, and after how
 	// many tries in a row that brought nothing to give up. 10 tries at 2 s are
@@ -57,7 +58,7 @@ func clientCommands(env Env) []*cobra.Command {
 
 // groups are those commands, one group for each noun.
 func (c *client) groups() []*cobra.Command {
-	groups := []*cobra.Command{c.runCommand(), c.approvalCommand(), c.agentCommand(), c.toolCommand(), c.policyCommand()}
+	groups := []*cobra.Command{c.runCommand(), c.approvalCommand(), c.agentCommand(), c.toolCommand(), c.policyCommand(), c.guardCommand()}
 	for _, group := range groups {
 		c.prepare(group)
 	}
@@ -111,6 +112,7 @@ func (c *client) connect() error {
 	}
 	c.conn, c.runs, c.approvals = conn, loopdv1.NewRunServiceClient(conn), loopdv1.NewApprovalServiceClient(conn)
 	c.agents, c.tools, c.policies = loopdv1.NewAgentServiceClient(conn), loopdv1.NewToolServiceClient(conn), loopdv1.NewPolicyServiceClient(conn)
+	c.guards = loopdv1.NewGuardServiceClient(conn)
 	return nil
 }
 

@@ -35,6 +35,7 @@ type fakeServer struct {
 	loopdv1.UnimplementedApprovalServiceServer
 	loopdv1.UnimplementedToolServiceServer
 	loopdv1.UnimplementedPolicyServiceServer
+	loopdv1.UnimplementedGuardServiceServer
 
 	mu      sync.Mutex
 	request proto.Message
@@ -155,6 +156,7 @@ func setup(t *testing.T) *terminal {
 	loopdv1.RegisterApprovalServiceServer(server, fake)
 	loopdv1.RegisterToolServiceServer(server, fake)
 	loopdv1.RegisterPolicyServiceServer(server, fake)
+	loopdv1.RegisterGuardServiceServer(server, fake)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {

@@ -152,6 +152,9 @@ func nextMoves(run *loopdv1.Run, children []childRun) []string {
 	if advice := advices[run.GetStop().GetReason()]; advice != "" {
 		moves = append(moves, advice)
 	}
+	if run.GetStop().GetGuard() != "" {
+		moves = append(moves, "loopd guard explain "+run.GetName())
+	}
 	if !run.GetDone() && len(moves) == 0 {
 		moves = append(moves, "loopd run watch "+run.GetName())
 	}
