@@ -55,6 +55,9 @@ type fakeServer struct {
 	imported  *loopdv1.ImportOpenApiResponse
 	answer    *loopdv1.CallToolResponse
 	policy    *loopdv1.Policy
+	judged    []*loopdv1.TestLimitsResponse
+	suggested *loopdv1.SuggestLimitsResponse
+	journal   []*loopdv1.Event
 	// What the inbox holds each time that somebody looks. The last look is told.
 	inbox    [][]*loopdv1.Approval
 	lastLook func()
@@ -272,6 +275,8 @@ func TestUsageErrors(t *testing.T) {
 		"approval deny", "approval answer r.c1-1 a b", "approval answer r.c1-1 a --choice b", "approval watch --interval 0s",
 		"tool", "tool apply", "tool apply -f /does/not/exist", "tool show", "tool archive", "tool import-openapi", "tool import-openapi /does/not/exist",
 		"tool list-mcp", "tool list-mcp http://x --header bogus", "tool accept", "policy", "policy apply", "policy show", "policy archive a b",
+		"guard", "guard explain", "guard report r", "guard report r x", "guard report r 0", "guard list -o json", "guard suggest", "guard suggest a --tolerance 60%",
+		"guard suggest a --tolerance x", "guard suggest a --since 0d", "guard suggest a --max-runs 1001", "guard export --since soon", "guard test", "guard test /does/not/exist",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()

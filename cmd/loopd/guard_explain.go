@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
 )
@@ -42,11 +44,13 @@ func explainRun(w io.Writer, run *loopdv1.Run) error {
 		fmt.Fprintf(w, "\nNo guard has changed this run.\n")
 		return nil
 	}
+	var before *loopdv1.GuardTrip
 	for i, trip := range trips {
 		fmt.Fprintf(w, "\n%d of %d: %s, in event %d at %s\n", i+1, len(trips), oneLine(trip.GetGuard()), trip.GetSeq(), clock(trip.GetTime()))
-		if err := explainTrip(w, run, trip); err != nil {
+		if err := explainTrip(w, run, trip, before); err != nil {
 			return err
 		}
+		before = trip
 	}
 	return nil
 }
@@ -60,7 +64,7 @@ func stateBy(run *loopdv1.Run) string {
 	return state
 }
 
-func explainTrip(w io.Writer, run *loopdv1.Run, trip *loopdv1.GuardTrip) error {
+func explainTrip(w io.Writer, run *loopdv1.Run, trip, before *loopdv1.GuardTrip) error {
 	rows := [][]string{{"What", trip.GetMessage()}, {"Observed", dash(trip.GetObserved())}, {"Limit", limitOf(trip)}}
 	rows = append(rows, []string{"Verdict", verdictOf(trip)}, []string{"Asked", dash(trip.GetPhase()) + ", iteration " + strconv.Itoa(int(trip.GetIteration()))})
 	if trip.GetTold() != "" {
@@ -79,7 +83,7 @@ func explainTrip(w io.Writer, run *loopdv1.Run, trip *loopdv1.GuardTrip) error {
 	if err := sideBySide(w, trip.GetEvidence()); err != nil {
 		return err
 	}
-	if err := showGauges(w, trip); err != nil {
+	if err := showGauges(w, trip, before); err != nil {
 		return err
 	}
 	if trip.GetAdvice() != "" {
@@ -161,14 +165,23 @@ func (l *letters) of(thing string) string {
 // barWidth is how long the bar of a guard is that is at its limit.
 const barWidth = 20
 
-// showGauges writes what all guards measured.
-func showGauges(w io.Writer, trip *loopdv1.GuardTrip) error {
+// showGauges writes what the guards measured that measured anything.
+func showGauges(w io.Writer, trip, before *loopdv1.GuardTrip) error {
 	if len(trip.GetGauges()) == 0 {
 		return nil
 	}
 	fmt.Fprintf(w, "\n  All guards at that moment\n")
+	if same := func(a, b *loopdv1.GuardGauge) bool { return proto.Equal(a, b) }; slices.EqualFunc(trip.GetGauges(), before.GetGauges(), same) {
+		fmt.Fprintf(w, "    as in event %d\n", before.GetSeq())
+		return nil
+	}
 	var rows [][]string
+	var quiet []string
 	for _, g := range trip.GetGauges() {
+		if g.GetObserved() == 0 && g.GetGuard() != trip.GetGuard() {
+			quiet = append(quiet, oneLine(g.GetGuard()))
+			continue
+		}
 		share, mark := 0.0, ""
 		if g.GetLimit() > 0 {
 			share = g.GetObserved() / g.GetLimit()
@@ -181,7 +194,13 @@ func showGauges(w io.Writer, trip *loopdv1.GuardTrip) error {
 			fmt.Sprintf("%s of %s %s", number(g.GetObserved()), number(g.GetLimit()), g.GetUnit()), mark,
 		})
 	}
-	return indentedTable(w, "    ", rows)
+	if err := indentedTable(w, "    ", rows); err != nil {
+		return err
+	}
+	if len(quiet) > 0 {
+		fmt.Fprintf(w, "    nothing: %s\n", strings.Join(quiet, ", "))
+	}
+	return nil
 }
 
 // bar draws a share of a whole. A little is more than nothing.

@@ -45,7 +45,7 @@ func (c *client) guardExport() *cobra.Command {
 		Short: "Write journals of runs that have ended, for guard test --file",
 		Long: `Write the journals of runs that have ended to standard output, the newest run
 first: one event per line, as {"run": "runs/...", "event": {...}}. They hold what
-people, models and tools wrote.`,
+people, models and tools wrote. Child runs are only written with --agent.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&since, "since", "7d", "only runs created in the last SPAN")
@@ -81,6 +81,9 @@ func (c *client) exportRuns(ctx context.Context, out io.Writer, agent string, si
 		for _, run := range page.GetRuns() {
 			if run.GetCreateTime().AsTime().Before(since) {
 				return runs, nil
+			}
+			if agent == "" && run.GetParent() != "" { // its cost is in that of its parent
+				continue
 			}
 			if err := c.exportJournal(ctx, out, run.GetName()); err != nil {
 				return runs, err

@@ -254,7 +254,7 @@ func judgedRow(j *loopdv1.GuardJudgement) []string {
 		loopdv1.GuardVerdict_GUARD_VERDICT_WRAP_UP: "wrapped up", loopdv1.GuardVerdict_GUARD_VERDICT_PAUSE: "paused",
 	}[trip.GetVerdict()]
 	return append(row, firstOf(would, "stopped")+" by "+trip.GetGuard(), fmt.Sprintf("%d of %s", trip.GetIteration(), iterations),
-		cut(dash(trip.GetObserved()), 60), cut(dash(trip.GetLimit()), 30), j.GetSpentUsd(), j.GetSavedUsd(),
+		cut(dash(trip.GetObserved()), 40), cut(dash(trip.GetLimit()), 30), j.GetSpentUsd(), j.GetSavedUsd(),
 		j.GetBeforeEnd().AsDuration().Round(time.Second/10).String())
 }
 
@@ -285,6 +285,6 @@ func cutText(t *loopdv1.GuardTotals) string {
 	if t.GetSuccessesCut() == 0 {
 		return "none lost"
 	}
-	return fmt.Sprintf("✗ %d of %d lost (%.2g %%), %s of work", t.GetSuccessesCut(), t.GetSuccesses(),
+	return fmt.Sprintf("✗ %d of %d lost (%.3g %%), %s of work", t.GetSuccessesCut(), t.GetSuccesses(),
 		100*float64(t.GetSuccessesCut())/float64(t.GetSuccesses()), usd(t.GetLostUsd()))
 }

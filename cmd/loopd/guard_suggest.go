@@ -136,7 +136,7 @@ func ladderRows(s *loopdv1.LimitSuggestion) [][]string {
 }
 
 func candidateCells(c *loopdv1.LimitCandidate) []string {
-	return []string{fmt.Sprintf("%d (%.2g %%)", c.GetSuccessesCut(), 100*c.GetShare()), strconv.Itoa(int(c.GetStopped())), c.GetSavedUsd()}
+	return []string{fmt.Sprintf("%d (%.3g %%)", c.GetSuccessesCut(), 100*c.GetShare()), strconv.Itoa(int(c.GetStopped())), c.GetSavedUsd()}
 }
 
 // showSnippet writes the proposals as an agent's file has them.

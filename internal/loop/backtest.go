@@ -107,11 +107,18 @@ type backtest struct {
 	judged Judgement
 	// loosened: a guard wanted to end the run that is asked again here.
 	loosened bool
+	// room is what the answer in flight may have at most, where that is less than it
+	// was. Zero: it is not.
+	room int64
 }
 
 // take judges the moment before an event, then applies it.
 func (b *backtest) take(e Event) error {
 	s := b.state
+	if answered, ok := e.Body.(ModelAnswered); ok && b.room > 0 {
+		b.judged.Cut += oneIf(answered.Usage.AllOutput() > b.room)
+		b.room = 0
+	}
 	if b.judged.Trip == nil && s.seq > 0 && s.cancel == nil {
 		b.judge(e)
 	}
@@ -130,6 +137,13 @@ func (b *backtest) take(e Event) error {
 		}
 	}
 	return nil
+}
+
+func oneIf(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // adopt puts the policy in the place of what the run was given.
@@ -203,7 +217,7 @@ func (b *backtest) judge(e Event) {
 		s.trips = append(s.trips, trips...)
 	}
 	if planned.Call > 0 && planned.Purpose == "" && planned.MaxOutput > p.output {
-		b.judged.Cut++
+		b.room = p.output
 	}
 }
 

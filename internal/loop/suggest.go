@@ -3,6 +3,7 @@ package loop
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // enoughSuccesses is how many an agent must have had before limits are proposed. With
@@ -155,7 +156,8 @@ func (l *ladder) try(r *rung, p Profile, events []Event) (changed bool, err erro
 	if err != nil {
 		return false, err
 	}
-	if j.Trip == nil || p.own.Trip != nil && j.Seq >= p.own.Seq {
+	sooner := j.Trip != nil && (p.own.Trip == nil || j.Seq < p.own.Seq)
+	if !sooner && (j.State != StateSucceeded || j.Cut <= p.own.Cut) {
 		return false, nil
 	}
 	switch {
@@ -192,19 +194,18 @@ type Suggestion struct {
 // Candidate is what a value would have done.
 type Candidate struct {
 	Value   string
-	Cut     int     // runs that succeeded, and would not have
+	Cut     int     // runs that succeeded, and would not have, or not with all that they said
 	Share   float64 // of all successes
 	Stopped int     // other runs that would have ended sooner
 	Saved   USD     // on these, without what their own wrap-up cost
 }
 
 // Suggestions proposes for each limit the smallest value tried that cuts no more
-// successes than tolerated. Guards that look for progress are not proposed below
-// their defaults, which were measured on more runs than one agent has.
+// successes than tolerated, within the bounds of floor.
 func (s *Suggester) Suggestions() Suggestions {
 	all := Suggestions{Runs: s.runs, Successes: s.successes, Proposed: s.own}
 	if s.successes < enoughSuccesses {
-		all.Note = fmt.Sprintf("nothing is proposed: of %d runs %d succeeded, and it takes %d successes to tell what is usual", s.runs, s.successes, enoughSuccesses)
+		all.Note = fmt.Sprintf("nothing is proposed: %d of %d runs succeeded, and it takes %d successes to tell what is usual", s.successes, s.runs, enoughSuccesses)
 	}
 	for _, l := range s.ladders {
 		chosen, why := s.choose(l)
@@ -229,7 +230,7 @@ func (s *Suggester) share(cut int) float64 {
 
 // choose takes the smallest rung that may be proposed, and says why.
 func (s *Suggester) choose(l ladder) (value int64, why string) {
-	now, floor := l.get(s.own), l.floor()
+	now, floor, floored := l.get(s.own), l.floor(), false
 	switch {
 	case s.successes < enoughSuccesses:
 		return now, "too few successes"
@@ -237,24 +238,38 @@ func (s *Suggester) choose(l ladder) (value int64, why string) {
 		return now, "the guard is off"
 	}
 	for _, r := range l.rungs {
-		if r.value < floor || r.value >= now || s.share(r.cut) > s.tolerance {
+		if r.value >= now || s.share(r.cut) > s.tolerance {
 			continue
+		}
+		if r.value < floor {
+			floored = true
+			continue
+		}
+		if floored {
+			return r.value, "leaves twice what any success used"
 		}
 		return r.value, fmt.Sprintf("cuts %d of %d successes", r.cut, s.successes)
 	}
 	switch {
 	case l.ended > 0:
 		return now, fmt.Sprintf("it ended %d runs; what they would have done beyond is not known", l.ended)
-	case floor > 0 && now <= floor:
-		return now, "its default was measured on more runs than these"
+	case floored:
+		return now, "a smaller one says more about these runs than about the next"
 	}
 	return now, fmt.Sprintf("every smaller value tried cuts more than %.3g %% of the successes", s.tolerance*100)
 }
 
-// floor is the smallest value that is proposed: the default, of limits whose guards
-// look at how a run goes on and not at what it takes.
+// floor is the smallest value that is proposed. Where a guard looks at how a run goes
+// on and not at what it takes, that is the default: it was measured on more runs than
+// one agent has, or is about people. What a provider has a part in, its speed and its
+// failures, varies more than what a run takes by itself: there twice as much is left.
 func (l ladder) floor() int64 {
-	if slices.Contains(l.guard().Acts, VerdictNudge) || l.unit == shareUnit {
+	switch {
+	case l.name == "deadline":
+		return max(int64(time.Minute), 2*l.used)
+	case l.name == "max_model_calls":
+		return 2 * l.used
+	case l.name == "max_wall_time", l.unit == shareUnit, slices.Contains(l.guard().Acts, VerdictNudge):
 		return l.get(Defaults())
 	}
 	return 0

@@ -53,15 +53,14 @@ func TestLadderIsABacktest(t *testing.T) {
 					t.Fatal(err)
 				}
 				want := loop.Candidate{Value: got.Value}
-				if sooner := j.Trip != nil && (own.Trip == nil || j.Seq < own.Seq); sooner {
-					switch {
-					case j.State != loop.StateSucceeded:
-						want.Stopped, want.Saved = 1, j.Saved-own.Saved
-						stopped++
-					case own.Trip == nil:
-						want.Cut, want.Share = 1, 1
-						cut++
-					}
+				sooner := j.Trip != nil && (own.Trip == nil || j.Seq < own.Seq)
+				switch {
+				case j.State != loop.StateSucceeded && sooner:
+					want.Stopped, want.Saved = 1, j.Saved-own.Saved
+					stopped++
+				case j.State == loop.StateSucceeded && own.Trip == nil && (sooner || j.Cut > own.Cut):
+					want.Cut, want.Share = 1, 1
+					cut++
 				}
 				tried++
 				if d := cmp.Diff(want, got); d != "" {
@@ -194,7 +193,7 @@ func TestSuggest(t *testing.T) {
 		t.Errorf("cost: %+v", cost)
 	}
 	// Nobody came near, and yet what was measured on thousands of runs stays.
-	if got := of(strict, "max_error_iterations"); got.Proposed != got.Current || !strings.Contains(got.Why, "measured on more runs") {
+	if got := of(strict, "max_error_iterations"); got.Proposed != got.Current || !strings.Contains(got.Why, "more about these runs than about the next") {
 		t.Errorf("errors: %+v", got)
 	}
 	if again := suggest(t, limits, 0.01, runs); cmp.Diff(tolerant, again) != "" {
@@ -206,7 +205,7 @@ func TestSuggest(t *testing.T) {
 func TestSuggestNeedsSuccesses(t *testing.T) {
 	t.Parallel()
 	got := suggest(t, loop.Defaults(), 0.01, slices.Repeat([]agentRun{{3, false, loop.StateSucceeded}}, 19))
-	if !strings.Contains(got.Note, "19 succeeded") || !strings.Contains(got.Note, "20 successes") || got.Proposed != loop.Defaults() {
+	if !strings.Contains(got.Note, "19 of 19 runs") || !strings.Contains(got.Note, "20 successes") || got.Proposed != loop.Defaults() {
 		t.Errorf("note %q, proposed %+v", got.Note, got.Proposed)
 	}
 	none := suggest(t, loop.Defaults(), 0.01, nil)

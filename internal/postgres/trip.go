@@ -143,10 +143,9 @@ func listTrips(ctx context.Context, q *db.Queries, run loop.RunRef) ([]Trip, err
 	return trips, nil
 }
 
-// EndedFilter chooses runs of a tenant that have ended. The zero value of a field
-// chooses all.
+// EndedFilter chooses runs of a tenant that have ended.
 type EndedFilter struct {
-	Agent  string            // resource name, "agents/{agent}"
+	Agent  string            // resource name, "agents/{agent}"; without one, child runs are left out
 	Since  time.Time         // created then or later
 	Until  time.Time         // created earlier
 	Labels map[string]string // all of which the run has

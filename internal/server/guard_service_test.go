@@ -249,7 +249,7 @@ func TestSuggestLimits(t *testing.T) {
 	}
 	w.played(agent, 8, "repeat", nil)
 	few := w.rest(http.MethodGet, "/v1/agents/support:suggestLimits?tolerance=0", "")
-	if !strings.Contains(at(few, "note").(string), "19 succeeded") || few["proposed"] != nil || few["runs"] != 20.0 {
+	if !strings.Contains(at(few, "note").(string), "19 of 20 runs") || few["proposed"] != nil || few["runs"] != 20.0 {
 		t.Errorf("19 successes: %v", few)
 	}
 	w.played(agent, 3, "", nil)

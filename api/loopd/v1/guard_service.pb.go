@@ -35,7 +35,7 @@ type TestLimitsRequest struct {
 	GuardVerdicts map[string]GuardVerdict `protobuf:"bytes,2,rep,name=guard_verdicts,json=guardVerdicts,proto3" json:"guard_verdicts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value,enum=loopd.v1.GuardVerdict"`
 	// The runs to judge, "runs/{run}". At most 1000, all different. Empty: those that match the filters.
 	Runs []string `protobuf:"bytes,3,rep,name=runs,proto3" json:"runs,omitempty"`
-	// Only runs of this agent, "agents/{agent}". Empty: of all agents.
+	// Only runs of this agent, "agents/{agent}". Empty: of all agents, but no child runs, whose cost is in that of their parents.
 	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
 	// Only runs created then or later. Absent: of any age.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`

@@ -60,7 +60,7 @@ SELECT run_id, created_at FROM runs
 WHERE tenant_id = $1 AND ended_at IS NOT NULL
   AND (created_at, run_id) < ($2::timestamptz, $3::uuid)
   AND created_at >= $4::timestamptz AND created_at < $5::timestamptz
-  AND ($6::text = '' OR agent = $6::text)
+  AND ($6::text = '' AND parent_run_id IS NULL OR agent = $6::text)
   AND CASE WHEN $7::text = '{}' THEN true ELSE readable(labels)::jsonb @> readable(CAST($7::text AS json))::jsonb END
 ORDER BY created_at DESC, run_id DESC
 LIMIT $8::integer
@@ -82,8 +82,8 @@ type ListEndedRunsRow struct {
 	CreatedAt time.Time
 }
 
-// Labels are compared only if there are any to compare: they may hold what jsonb
-// does not take.
+// Without an agent these are runs that are nobody's children: the cost of a child is in
+// that of its parent. Labels are compared only if there are any to compare.
 func (q *Queries) ListEndedRuns(ctx context.Context, arg ListEndedRunsParams) ([]ListEndedRunsRow, error) {
 	rows, err := q.db.Query(ctx, listEndedRuns,
 		arg.TenantID,

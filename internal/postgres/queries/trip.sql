@@ -13,13 +13,13 @@ ON CONFLICT (tenant_id, run_id, seq) DO NOTHING;
 DELETE FROM trip_reports WHERE tenant_id = @tenant_id AND run_id = @run_id AND seq = @seq;
 
 -- name: ListEndedRuns :many
--- Labels are compared only if there are any to compare: they may hold what jsonb
--- does not take.
+-- Without an agent these are runs that are nobody's children: the cost of a child is in
+-- that of its parent. Labels are compared only if there are any to compare.
 SELECT run_id, created_at FROM runs
 WHERE tenant_id = @tenant_id AND ended_at IS NOT NULL
   AND (created_at, run_id) < (@before_time::timestamptz, @before_id::uuid)
   AND created_at >= @since::timestamptz AND created_at < @until::timestamptz
-  AND (@agent::text = '' OR agent = @agent::text)
+  AND (@agent::text = '' AND parent_run_id IS NULL OR agent = @agent::text)
   AND CASE WHEN @labels::text = '{}' THEN true ELSE readable(labels)::jsonb @> readable(CAST(@labels::text AS json))::jsonb END
 ORDER BY created_at DESC, run_id DESC
 LIMIT @page_size::integer;
