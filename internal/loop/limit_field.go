@@ -132,6 +132,6 @@ func roundUpTime(d time.Duration) int64 {
 			}
 		}
 	}
-	const day = 24 * time.Hour
-	return int64((d + day - 1) / day * day)
+	const day = int64(24 * time.Hour)
+	return (int64(d) + day - 1) / day * day
 }

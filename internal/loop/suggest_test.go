@@ -91,7 +91,7 @@ type agentRun struct {
 	state      loop.RunState
 }
 
-func (a agentRun) journal(ref loop.RunRef, limits loop.Limits) []loop.Event {
+func (a agentRun) journal(limits loop.Limits) []loop.Event {
 	price := loop.Price{Model: "sim/one", Rates: loop.Rates{Input: loop.MicroUSD, Output: loop.MicroUSD}, Window: 200_000}
 	spec := loop.Spec{Agent: "agents/a", Input: "please", Limits: limits, Price: price}
 	spec.Definition.Model = price.Model
@@ -132,7 +132,7 @@ func suggest(t *testing.T, limits loop.Limits, tolerance float64, runs []agentRu
 	var profiles []loop.Profile
 	for i, r := range runs {
 		ref := loop.RunRef{Tenant: "acme", ID: fmt.Sprint(i)}
-		journals[ref] = r.journal(ref, limits)
+		journals[ref] = r.journal(limits)
 		p, err := loop.ProfileRun(ref, journals[ref])
 		if err != nil {
 			t.Fatal(err)
@@ -219,7 +219,7 @@ func TestSuggestTellsOfLimitsThatEndedRuns(t *testing.T) {
 	t.Parallel()
 	limits := loop.Defaults()
 	ref := loop.RunRef{Tenant: "acme", ID: "stopped"}
-	events := agentRun{4, true, loop.StateStopped}.journal(ref, limits)
+	events := agentRun{4, true, loop.StateStopped}.journal(limits)
 	last := len(events) - 1
 	trip := loop.Tripped{Guard: "repeat", Verdict: loop.VerdictFinalTurn, Reason: loop.RepeatCall, Iteration: 4}
 	events = append(events[:last:last], loop.Event{Seq: events[last].Seq, At: events[last].At, Body: trip},

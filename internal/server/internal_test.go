@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"github.com/google/go-cmp/cmp"
@@ -72,6 +73,23 @@ func TestEnumsMirrorTheWordsOfLoop(t *testing.T) {
 				t.Errorf("words of loop and values of the enum differ (-loop +api):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestOutOfTime: judging leaves time for the answer, and ends where nobody set a
+// deadline.
+func TestOutOfTime(t *testing.T) {
+	t.Parallel()
+	for wait, most := range map[time.Duration]time.Duration{0: judgePatience, 10 * time.Second: 7 * time.Second, time.Hour: judgePatience} {
+		ctx := t.Context()
+		if wait > 0 {
+			limited, cancel := context.WithTimeout(ctx, wait)
+			defer cancel()
+			ctx = limited
+		}
+		if left := time.Until(outOfTime(ctx)); left > most || left < most-5*time.Second {
+			t.Errorf("with a deadline in %s, %s are used, want %s", wait, left, most)
+		}
 	}
 }
 

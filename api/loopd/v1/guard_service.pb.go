@@ -1012,7 +1012,7 @@ type LimitCandidate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The value, as LimitSuggestion.current.
 	Value string `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
-	// Runs that succeeded and would not have.
+	// Runs that succeeded and would not have, or not with all that they said.
 	SuccessesCut int32 `protobuf:"varint,2,opt,name=successes_cut,json=successesCut,proto3" json:"successes_cut,omitempty"`
 	// The same as a share of all successes, from 0 to 1.
 	Share float64 `protobuf:"fixed64,3,opt,name=share,proto3" json:"share,omitempty"`
