@@ -179,6 +179,9 @@ func (c *client) readYAML(file string, m proto.Message) error {
 	if err != nil {
 		return usagef("%s: it is not what JSON can say: %w", file, err)
 	}
+	if err := checkMembers(m.ProtoReflect().Descriptor(), "", document); err != nil {
+		return usagef("%s: %w", file, err)
+	}
 	if err := protojson.Unmarshal(raw, m); err != nil {
 		return usagef("%s: %w", file, err)
 	}

@@ -22,22 +22,22 @@ func budgetName(arg string) string { return withPrefix("budgets/", arg) }
 
 // verdictFlag declares the flag that says what a budget does when its money is gone.
 func verdictFlag(cmd *cobra.Command, verdict *string) {
-	cmd.Flags().StringVar(verdict, "when-spent", "", "what a run does for which no money is left: final-turn, pause or stop (default final-turn)")
+	cmd.Flags().StringVar(verdict, "when-spent", "", "what a run does for which no money is left: wrap-up, pause or stop (default wrap-up)")
 }
 
-// verdictOf reads that flag.
-func verdictOf(text string) (loopdv1.GuardVerdict, error) {
+// spentVerdict reads that flag.
+func spentVerdict(text string) (loopdv1.GuardVerdict, error) {
 	switch text {
 	case "":
 		return loopdv1.GuardVerdict_GUARD_VERDICT_UNSPECIFIED, nil
-	case "final-turn":
-		return loopdv1.GuardVerdict_GUARD_VERDICT_FINAL_TURN, nil
+	case "wrap-up":
+		return loopdv1.GuardVerdict_GUARD_VERDICT_WRAP_UP, nil
 	case "pause":
 		return loopdv1.GuardVerdict_GUARD_VERDICT_PAUSE, nil
 	case "stop":
 		return loopdv1.GuardVerdict_GUARD_VERDICT_STOP, nil
 	}
-	return 0, usagef("--when-spent %s: it is final-turn, pause or stop", text)
+	return 0, usagef("--when-spent %s: it is wrap-up, pause or stop", text)
 }
 
 func (c *client) budgetCreate() *cobra.Command {
@@ -70,7 +70,7 @@ that window counts. A budget per run is a ceiling of what a run may ask for.`,
 		}
 		budget.Window = loopdv1.BudgetWindow(number)
 		var err error
-		if budget.Verdict, err = verdictOf(verdict); err != nil {
+		if budget.Verdict, err = spentVerdict(verdict); err != nil {
 			return err
 		}
 		key, value, isLabel := strings.Cut(label, "=")
@@ -191,7 +191,7 @@ func (c *client) budgetUpdate() *cobra.Command {
 	verdictFlag(cmd, &verdict)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var err error
-		if budget.Verdict, err = verdictOf(verdict); err != nil {
+		if budget.Verdict, err = spentVerdict(verdict); err != nil {
 			return err
 		}
 		if budget.AmountUsd == "" && budget.DisplayName == "" && verdict == "" {

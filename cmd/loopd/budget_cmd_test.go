@@ -49,7 +49,7 @@ func (f *fakeServer) ListBudgetEvents(_ context.Context, req *loopdv1.ListBudget
 	terms := func(amount string, verdict loopdv1.GuardVerdict) *loopdv1.BudgetTerms {
 		return &loopdv1.BudgetTerms{DisplayName: "ACME", AmountUsd: amount, Verdict: verdict}
 	}
-	const turn, pause = loopdv1.GuardVerdict_GUARD_VERDICT_FINAL_TURN, loopdv1.GuardVerdict_GUARD_VERDICT_PAUSE
+	const turn, pause = loopdv1.GuardVerdict_GUARD_VERDICT_WRAP_UP, loopdv1.GuardVerdict_GUARD_VERDICT_PAUSE
 	return &loopdv1.ListBudgetEventsResponse{Events: []*loopdv1.BudgetEvent{
 		{Kind: loopdv1.BudgetEventKind_BUDGET_EVENT_KIND_ARCHIVED, Time: stamp(4 * time.Hour), Author: "ann", Reason: "moved\nhouse", Before: terms("100", pause)},
 		{Kind: loopdv1.BudgetEventKind_BUDGET_EVENT_KIND_CHANGED, Time: stamp(3 * time.Hour), Author: "ann", Reason: "launch day", Before: terms("80", turn), After: terms("100", pause)},
@@ -62,7 +62,7 @@ func acmeDaily() *loopdv1.Budget {
 	return &loopdv1.Budget{
 		Name: "budgets/acme-daily", DisplayName: "ACME", CreateTime: stamp(-48 * time.Hour), Window: loopdv1.BudgetWindow_BUDGET_WINDOW_DAY,
 		Scope:    &loopdv1.Budget_Label{Label: &loopdv1.BudgetLabel{Key: "team", Value: "web"}},
-		TimeZone: "Europe/Berlin", AmountUsd: "100", Verdict: loopdv1.GuardVerdict_GUARD_VERDICT_FINAL_TURN, WaitingRuns: 3,
+		TimeZone: "Europe/Berlin", AmountUsd: "100", Verdict: loopdv1.GuardVerdict_GUARD_VERDICT_WRAP_UP, WaitingRuns: 3,
 		Current: &loopdv1.BudgetPeriod{
 			StartTime: stamp(-13 * time.Hour), ResetTime: stamp(11 * time.Hour), LimitUsd: "100", CommittedUsd: "81.5", HeldUsd: "2.25", RemainingUsd: "16.25",
 			Thresholds: []*loopdv1.BudgetThreshold{{Percent: 50, Time: stamp(-2 * time.Hour)}, {Percent: 80, Time: stamp(-time.Hour)}},

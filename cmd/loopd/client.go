@@ -36,6 +36,7 @@ type client struct {
 	policies  loopdv1.PolicyServiceClient
 	usage     loopdv1.UsageServiceClient
 	budgets   loopdv1.BudgetServiceClient
+	guards    loopdv1.GuardServiceClient
 
 	// How long to wait before a broken stream is asked for again, and after how
 	// many tries in a row that brought nothing to give up. 10 tries at 2 s are
@@ -61,6 +62,7 @@ func clientCommands(env Env) []*cobra.Command {
 func (c *client) groups() []*cobra.Command {
 	groups := []*cobra.Command{
 		c.runCommand(), c.approvalCommand(), c.agentCommand(), c.toolCommand(), c.policyCommand(), c.budgetCommand(), c.usageCommand(),
+		c.guardCommand(),
 	}
 	for _, group := range groups {
 		c.prepare(group)
@@ -119,6 +121,7 @@ func (c *client) connect() error {
 	c.agents, c.tools, c.policies = loopdv1.NewAgentServiceClient(conn), loopdv1.NewToolServiceClient(conn), loopdv1.NewPolicyServiceClient(conn)
 	c.usage = loopdv1.NewUsageServiceClient(conn)
 	c.budgets = loopdv1.NewBudgetServiceClient(conn)
+	c.guards = loopdv1.NewGuardServiceClient(conn)
 	return nil
 }
 

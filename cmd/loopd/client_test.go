@@ -37,6 +37,7 @@ type fakeServer struct {
 	loopdv1.UnimplementedPolicyServiceServer
 	loopdv1.UnimplementedUsageServiceServer
 	loopdv1.UnimplementedBudgetServiceServer
+	loopdv1.UnimplementedGuardServiceServer
 
 	mu      sync.Mutex
 	request proto.Message
@@ -59,6 +60,9 @@ type fakeServer struct {
 	policy    *loopdv1.Policy
 	usage     []*loopdv1.QueryUsageResponse // pages
 	budget    *loopdv1.Budget
+	judged    []*loopdv1.TestLimitsResponse
+	suggested *loopdv1.SuggestLimitsResponse
+	journal   []*loopdv1.Event
 	// What the inbox holds each time that somebody looks. The last look is told.
 	inbox    [][]*loopdv1.Approval
 	lastLook func()
@@ -170,6 +174,7 @@ func setup(t *testing.T) *terminal {
 	loopdv1.RegisterPolicyServiceServer(server, fake)
 	loopdv1.RegisterUsageServiceServer(server, fake)
 	loopdv1.RegisterBudgetServiceServer(server, fake)
+	loopdv1.RegisterGuardServiceServer(server, fake)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -291,6 +296,8 @@ func TestUsageErrors(t *testing.T) {
 		"budget", "budget create a", "budget create a --amount 1", "budget create a --amount 1 --per week", "budget create a --amount 1 --per day --label x",
 		"budget create a --amount 1 --per day --label x=y --agent z", "budget create a --amount 1 --per day --when-spent nudge", "budget show",
 		"budget raise a", "budget raise a --by 1 --to 2", "budget update a", "budget update a --reason x", "budget events a --limit 0", "budget archive",
+		"guard", "guard explain", "guard report r", "guard report r x", "guard report r 0", "guard list -o json", "guard suggest", "guard suggest a --tolerance 60%",
+		"guard suggest a --tolerance x", "guard suggest a --since 0d", "guard suggest a --max-runs 1001", "guard export --since soon", "guard test", "guard test /does/not/exist",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()

@@ -182,6 +182,9 @@ func nextMoves(run *loopdv1.Run, children []childRun) []string {
 	if advice := advices[run.GetStop().GetReason()]; advice != "" {
 		moves = append(moves, advice)
 	}
+	if run.GetStop().GetGuard() != "" {
+		moves = append(moves, "loopd guard explain "+run.GetName())
+	}
 	if !run.GetDone() && len(moves) == 0 {
 		moves = append(moves, "loopd run watch "+run.GetName())
 	}
@@ -243,6 +246,7 @@ var advices = map[loopdv1.StopReason]string{
 	loopdv1.StopReason_STOP_REASON_REFUSAL:              "The model refuses this input: change the input or the instructions.",
 	loopdv1.StopReason_STOP_REASON_UNKNOWN_STOP_REASON:  "The provider ended its answer with a word that this loopd does not know: update loopd.",
 	loopdv1.StopReason_STOP_REASON_OUTPUT_INVALID:       "The answer did not pass the output contract, as listed above: relax it, show an example in the instructions, or see why the validator or the judge could not be asked.",
+	loopdv1.StopReason_STOP_REASON_ACCOUNT_BUDGET:       "A budget that this run shares with others was spent: loopd budget list shows it; raise it, or wait until its window ends.",
 	loopdv1.StopReason_STOP_REASON_CHECKPOINT_FAILED:    "What the checkpoint asserts did not hold twice, as listed above: say so in the instructions, or correct the assertion.",
 	loopdv1.StopReason_STOP_REASON_IN_DOUBT_UNRESOLVED:  "Nobody said in time what became of a call: check that system by hand before you start the run again.",
 	loopdv1.StopReason_STOP_REASON_PROVIDER_ERROR:       "The provider refused the request: check the model's name, the key and the account's credit.",

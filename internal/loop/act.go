@@ -34,10 +34,14 @@ func CheckActs(acts map[string]Verdict) []*ActError {
 	return faults
 }
 
-// apiVerdict is a verdict as the API writes it.
+// apiVerdict is a verdict as the API writes it. There the word of journals for a
+// wrap-up is not used.
 func apiVerdict(v Verdict) string {
-	if v == "" {
+	switch v {
+	case "":
 		return "GUARD_VERDICT_UNSPECIFIED"
+	case VerdictFinalTurn:
+		return "GUARD_VERDICT_WRAP_UP"
 	}
 	return "GUARD_VERDICT_" + strings.ToUpper(string(v))
 }

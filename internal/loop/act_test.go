@@ -22,8 +22,8 @@ func TestCheckActs(t *testing.T) {
 	})
 	want := []*ActError{
 		{"account", "the budget says what it does, not an agent: leave it out"},
-		{"cost", "it cannot be GUARD_VERDICT_NUDGE: use GUARD_VERDICT_FINAL_TURN, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP"},
-		{"novelty", "it cannot be GUARD_VERDICT_UNSPECIFIED: use GUARD_VERDICT_NUDGE, GUARD_VERDICT_FINAL_TURN, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP"},
+		{"cost", "it cannot be GUARD_VERDICT_NUDGE: use GUARD_VERDICT_WRAP_UP, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP"},
+		{"novelty", "it cannot be GUARD_VERDICT_UNSPECIFIED: use GUARD_VERDICT_NUDGE, GUARD_VERDICT_WRAP_UP, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP"},
 		{"repeats", "there is no such guard; the closest: repeat, tokens, novelty"},
 		{"wall_time", "it cannot be GUARD_VERDICT_PAUSE: use GUARD_VERDICT_STOP"},
 	}

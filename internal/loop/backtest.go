@@ -24,6 +24,9 @@ type Judgement struct {
 	// Iterations is how many were recorded.
 	Iterations int
 	CreatedAt  time.Time
+	// Ended is the first verdict that ended or paused the run, as recorded, of those
+	// that are asked again here; nil: none did.
+	Ended *Tripped
 
 	// Trip would have ended or paused the run; nil: nothing would have, as far as the
 	// record goes.
@@ -51,6 +54,16 @@ type Judgement struct {
 
 // CutsSuccess reports whether the policy would have taken a success away.
 func (j Judgement) CutsSuccess() bool { return j.Trip != nil && j.State == StateSucceeded }
+
+// Changes reports whether the run would have gone otherwise, as far as the record
+// tells.
+func (j Judgement) Changes() bool {
+	if j.Trip == nil {
+		return j.Beyond || j.Cut > 0
+	}
+	e := j.Ended
+	return e == nil || e.Guard != j.Trip.Guard || e.Iteration != j.Trip.Iteration || e.Verdict != j.Trip.Verdict
+}
 
 // ErrUnfinished: only the journal of a run that has ended can be judged.
 var ErrUnfinished = errors.New("the run has not ended")
@@ -97,11 +110,18 @@ type backtest struct {
 	// broke: money that other runs had spent ended the run. No limit of its own changes
 	// that.
 	broke bool
+	// room is what the answer in flight may have at most, where that is less than it
+	// was. Zero: it is not.
+	room int64
 }
 
 // take judges the moment before an event, then applies it.
 func (b *backtest) take(e Event) error {
 	s := b.state
+	if answered, ok := e.Body.(ModelAnswered); ok && b.room > 0 {
+		b.judged.Cut += oneIf(answered.Usage.AllOutput() > b.room)
+		b.room = 0
+	}
 	if b.judged.Trip == nil && s.seq > 0 && s.cancel == nil && !b.broke {
 		b.judge(e)
 	}
@@ -122,6 +142,13 @@ func (b *backtest) take(e Event) error {
 		s.account.refused = nil
 	}
 	return nil
+}
+
+func oneIf(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // adopt puts the policy in the place of what the run was given.
@@ -151,6 +178,9 @@ func (b *backtest) hear(e Event, t Tripped) error {
 	b.broke = b.broke || t.Guard == guardOfAccounts && t.Verdict != VerdictPause
 	if t.Verdict != VerdictNudge && fromGuards(t) && !b.broke {
 		b.loosened = true
+	}
+	if t.Verdict != VerdictNudge && b.judged.Ended == nil && (t.Guard == "wall_time" || fromGuards(t)) {
+		b.judged.Ended = &t
 	}
 	return nil
 }
@@ -193,7 +223,7 @@ func (b *backtest) judge(e Event) {
 		s.trips = append(s.trips, trips...)
 	}
 	if planned.Call > 0 && planned.Purpose == "" && planned.MaxOutput > p.output {
-		b.judged.Cut++
+		b.room = p.output
 	}
 }
 

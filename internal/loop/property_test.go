@@ -183,7 +183,7 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		if b.Class == loop.ErrorTextLoop && (a.started.Purpose == "" || a.started.Purpose == loop.PurposeWrapUp) {
 			a.textLoops++
 		}
-		a.plain = a.plain || b.Class == loop.ErrorRequest && a.schema
+		a.plain = a.plain || b.Class == loop.ErrorRequest && a.schema && !a.started.Beside()
 		worked := !slices.Contains(neverStarted, b.Class)
 		if want := map[bool]loop.USD{true: a.held}[worked]; b.Cost.Total() != want {
 			a.t.Fatalf("a call that failed as %s is charged %s, want %s", b.Class, b.Cost.Total(), want)

@@ -152,11 +152,15 @@ type RunCursor struct {
 	ID        string
 }
 
+// newestRun is newer than any run, so that the first page is a page like all others.
+func newestRun() RunCursor {
+	return RunCursor{time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), "ffffffff-ffff-ffff-ffff-ffffffffffff"}
+}
+
 // ListRuns returns at most limit runs behind a place, the newest first.
 func (s *Store) ListRuns(ctx context.Context, tenant string, filter RunFilter, after RunCursor, limit int) ([]Run, error) {
 	if after == (RunCursor{}) {
-		// Newer than any run, so that the first page is a page like all others.
-		after = RunCursor{time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), "ffffffff-ffff-ffff-ffff-ffffffffffff"}
+		after = newestRun()
 	}
 	states := make([]string, len(filter.States))
 	for i, state := range filter.States {

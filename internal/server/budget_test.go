@@ -39,7 +39,7 @@ func TestBudgets(t *testing.T) {
 	agent := w.agent("support", support())
 
 	daily := w.budget("acme-daily", `{"agent": "`+agent+`", "window": "BUDGET_WINDOW_DAY", "timeZone": "Europe/Berlin", "amountUsd": "10.50"}`)
-	if daily.GetDisplayName() != "acme-daily" || daily.GetAgent() != agent || daily.GetVerdict() != loopdv1.GuardVerdict_GUARD_VERDICT_FINAL_TURN ||
+	if daily.GetDisplayName() != "acme-daily" || daily.GetAgent() != agent || daily.GetVerdict() != loopdv1.GuardVerdict_GUARD_VERDICT_WRAP_UP ||
 		daily.GetAmountUsd() != "10.5" || daily.GetCreateTime() == nil || daily.GetEtag() == "" {
 		t.Errorf("created %v", daily)
 	}

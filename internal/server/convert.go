@@ -100,17 +100,10 @@ func stopProto(s *loop.Stop) *loopdv1.Stop {
 	if s == nil {
 		return nil
 	}
-	p := &loopdv1.Stop{
+	return &loopdv1.Stop{
 		Reason: stopReasonProto(s.Reason), Guard: s.Guard, Observed: s.Observed, Limit: s.Limit,
-		Message: s.Message, Iteration: clampInt32(s.Iteration),
+		Message: s.Message, Iteration: clampInt32(s.Iteration), Evidence: evidenceProto(s.Evidence),
 	}
-	for _, e := range s.Evidence {
-		p.Evidence = append(p.Evidence, &loopdv1.Evidence{
-			Iteration: clampInt32(e.Iteration), CallId: e.CallID, Tool: e.Tool, Arguments: e.Args, ArgumentsHash: e.ArgsHash,
-			Result: e.Result, ResultHash: e.ResultHash, Note: e.Note,
-		})
-	}
-	return p
 }
 
 // requiredProto lists what must be done while the run with the given id waits for it,

@@ -22,7 +22,7 @@ func budgetProto(s postgres.BudgetStatus) *loopdv1.Budget {
 		b.Scope = &loopdv1.Budget_Label{Label: &loopdv1.BudgetLabel{Key: s.Scope.LabelKey, Value: s.Scope.LabelValue}}
 	}
 	if s.Window != postgres.WindowRun {
-		b.Verdict = actProto(s.Act)
+		b.Verdict = guardVerdictProto(s.Act)
 		if s.Window != postgres.WindowTotal {
 			b.TimeZone = s.TimeZone
 		}
@@ -54,11 +54,7 @@ func actOf(v loopdv1.GuardVerdict) loop.Verdict {
 	if v == loopdv1.GuardVerdict_GUARD_VERDICT_UNSPECIFIED {
 		return loop.VerdictFinalTurn
 	}
-	return loop.Verdict(strings.ToLower(strings.TrimPrefix(v.String(), "GUARD_VERDICT_")))
-}
-
-func actProto(act loop.Verdict) loopdv1.GuardVerdict {
-	return loopdv1.GuardVerdict(enumNumber(loopdv1.GuardVerdict(0), "GUARD_VERDICT_", string(act)))
+	return guardVerdictOf(v)
 }
 
 // periodProto shows where a budget stands; nil: it has no account.
@@ -92,5 +88,5 @@ func budgetTermsProto(t *postgres.BudgetTerms) *loopdv1.BudgetTerms {
 	if t == nil {
 		return nil
 	}
-	return &loopdv1.BudgetTerms{DisplayName: t.DisplayName, AmountUsd: t.Amount.String(), Verdict: actProto(t.Act)}
+	return &loopdv1.BudgetTerms{DisplayName: t.DisplayName, AmountUsd: t.Amount.String(), Verdict: guardVerdictProto(t.Act)}
 }

@@ -42,11 +42,22 @@ func effectProto(e loop.Effect) loopdv1.Effect {
 	return loopdv1.Effect(enumNumber(loopdv1.Effect(0), "EFFECT_", string(e)))
 }
 
+// guardVerdictOf and guardVerdictProto know one word that journals have another for.
 func guardVerdictOf(v loopdv1.GuardVerdict) loop.Verdict {
-	if v == loopdv1.GuardVerdict_GUARD_VERDICT_UNSPECIFIED {
+	switch v {
+	case loopdv1.GuardVerdict_GUARD_VERDICT_UNSPECIFIED:
 		return ""
+	case loopdv1.GuardVerdict_GUARD_VERDICT_WRAP_UP:
+		return loop.VerdictFinalTurn
 	}
 	return loop.Verdict(strings.ToLower(strings.TrimPrefix(v.String(), "GUARD_VERDICT_")))
+}
+
+func guardVerdictProto(v loop.Verdict) loopdv1.GuardVerdict {
+	if v == loop.VerdictFinalTurn {
+		return loopdv1.GuardVerdict_GUARD_VERDICT_WRAP_UP
+	}
+	return loopdv1.GuardVerdict(enumNumber(loopdv1.GuardVerdict(0), "GUARD_VERDICT_", string(v)))
 }
 
 // effectOf reads the effect of a tool. One that declares none is the most

@@ -130,6 +130,8 @@ func runErrors() []errorRow {
 			title: "A budget has no room for the run", help: "Its first model call could pass what is left of a budget that it shares with other runs. Wait for the metadata reset_time, or have somebody raise the budget with POST /v1/budgets/{budget}:raise."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
 			title: "There is no such run", help: "List the runs with GET /v1/runs."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_TRIP_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
+			title: "No guard tripped in that event", help: "Read the run: its trips have the seq to name."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_TOOL_CALL_NOT_FOUND, code: codes.NotFound, http: http.StatusNotFound,
 			title: "The run has no such tool call", help: "List the tool calls with GET /v1/runs/{run}/toolCalls."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_RUN_FINISHED, code: codes.FailedPrecondition, http: http.StatusConflict,

@@ -34,7 +34,7 @@ func TestGuardVerdicts(t *testing.T) {
 	spec := support()
 	spec.GuardVerdicts = map[string]loopdv1.GuardVerdict{
 		"cost": loopdv1.GuardVerdict_GUARD_VERDICT_PAUSE, "novelty": loopdv1.GuardVerdict_GUARD_VERDICT_NUDGE,
-		"errors": loopdv1.GuardVerdict_GUARD_VERDICT_STOP, "cycle": loopdv1.GuardVerdict_GUARD_VERDICT_FINAL_TURN,
+		"errors": loopdv1.GuardVerdict_GUARD_VERDICT_STOP, "cycle": loopdv1.GuardVerdict_GUARD_VERDICT_WRAP_UP,
 	}
 	spec.Tools[0].MaxCallsPerRun = new(int32(3))
 	agent := w.agent("careful", spec)
@@ -57,7 +57,7 @@ func TestGuardVerdicts(t *testing.T) {
 	}
 
 	for name, c := range map[string]struct{ verdicts, field, says string }{
-		"a budget observed":  {`{"cost": "GUARD_VERDICT_NUDGE"}`, `agent.spec.guard_verdicts["cost"]`, "use GUARD_VERDICT_FINAL_TURN, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP"},
+		"a budget observed":  {`{"cost": "GUARD_VERDICT_NUDGE"}`, `agent.spec.guard_verdicts["cost"]`, "use GUARD_VERDICT_WRAP_UP, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP"},
 		"no such guard":      {`{"novelti": "GUARD_VERDICT_STOP"}`, `agent.spec.guard_verdicts["novelti"]`, "the closest: novelty"},
 		"no verdict":         {`{"repeat": "GUARD_VERDICT_UNSPECIFIED"}`, `agent.spec.guard_verdicts["repeat"]`, "cannot be GUARD_VERDICT_UNSPECIFIED"},
 		"age cannot pause":   {`{"wall_time": "GUARD_VERDICT_PAUSE"}`, `agent.spec.guard_verdicts["wall_time"]`, "use GUARD_VERDICT_STOP"},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"github.com/google/go-cmp/cmp"
@@ -42,7 +43,7 @@ func TestEnumsMirrorTheWordsOfLoop(t *testing.T) {
 			loop.CallPlanned, loop.CallAwaitingApproval, loop.CallApproved, loop.CallRejected, loop.CallDenied, loop.CallStarted,
 			loop.CallOffered, loop.CallSucceeded, loop.CallFailed, loop.CallNotSent, loop.CallInDoubt, loop.CallSkipped, loop.CallCancelled)},
 		{loopdv1.Effect(0), "EFFECT_", words(loop.ReadOnly, loop.Idempotent, loop.SideEffect, loop.Irreversible)},
-		{loopdv1.GuardVerdict(0), "GUARD_VERDICT_", words(loop.VerdictNudge, loop.VerdictFinalTurn, loop.VerdictPause, loop.VerdictStop)},
+		{loopdv1.GuardVerdict(0), "GUARD_VERDICT_", []string{"NUDGE", "WRAP_UP", "PAUSE", "STOP"}},
 		{loopdv1.Role(0), "ROLE_", words(loop.RoleUser, loop.RoleAssistant)},
 		{loopdv1.Resolution(0), "RESOLUTION_", words(loop.ResolvedSucceeded, loop.ResolvedNotExecuted, loop.ResolvedRetry)},
 		{loopdv1.RequiredAction_Kind(0), "KIND_", []string{"APPROVE", "RESOLVE", "SUBMIT", "ANSWER", "RAISE"}},
@@ -76,6 +77,37 @@ func TestEnumsMirrorTheWordsOfLoop(t *testing.T) {
 				t.Errorf("words of loop and values of the enum differ (-loop +api):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestOutOfTime: judging leaves time for the answer, and ends where nobody set a
+// deadline.
+func TestOutOfTime(t *testing.T) {
+	t.Parallel()
+	for wait, most := range map[time.Duration]time.Duration{0: judgePatience, 10 * time.Second: 7 * time.Second, time.Hour: judgePatience} {
+		ctx := t.Context()
+		if wait > 0 {
+			limited, cancel := context.WithTimeout(ctx, wait)
+			defer cancel()
+			ctx = limited
+		}
+		if left := time.Until(outOfTime(ctx)); left > most || left < most-5*time.Second {
+			t.Errorf("with a deadline in %s, %s are used, want %s", wait, left, most)
+		}
+	}
+}
+
+// TestGuardVerdictsConvert: one word of journals is another one in the API.
+func TestGuardVerdictsConvert(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[loop.Verdict]loopdv1.GuardVerdict{
+		"": loopdv1.GuardVerdict_GUARD_VERDICT_UNSPECIFIED, loop.VerdictNudge: loopdv1.GuardVerdict_GUARD_VERDICT_NUDGE,
+		loop.VerdictFinalTurn: loopdv1.GuardVerdict_GUARD_VERDICT_WRAP_UP, loop.VerdictPause: loopdv1.GuardVerdict_GUARD_VERDICT_PAUSE,
+		loop.VerdictStop: loopdv1.GuardVerdict_GUARD_VERDICT_STOP,
+	} {
+		if got := guardVerdictProto(word); got != want || guardVerdictOf(want) != word {
+			t.Errorf("%q is shown as %s and read back as %q", word, got, guardVerdictOf(want))
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/loop"
 )
 
 // maxAgentLabels bounds the series of the agent label: the first that many agents
@@ -43,6 +44,7 @@ type metrics struct {
 	approvals   *prometheus.CounterVec
 	approvalAge *prometheus.HistogramVec
 	results     *prometheus.CounterVec
+	wrongTrips  *prometheus.CounterVec
 
 	agents, tools labels
 }
@@ -94,12 +96,18 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loopd_results_submitted_total", Help: "Results of tools that callers run themselves, by what became of them: accepted, repeated or refused.",
 		}, []string{"status"}),
+		wrongTrips: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loopd_guard_false_positives_total", Help: "Trips that people reported as wrong, by guard. One that is taken back stays counted.",
+		}, []string{"guard"}),
 		agents: labels{most: maxAgentLabels}, tools: labels{most: maxToolLabels},
 	}
 	for _, result := range []string{idempotencyNew, idempotencyReplayed, idempotencyMismatch} {
 		m.idempotency.WithLabelValues(result) // a rate needs the zero before the first
 	}
-	for _, c := range []prometheus.Collector{m.runsStarted, m.idempotency, m.streams, m.resumes, m.approvals, m.approvalAge, m.results} {
+	for _, g := range loop.Guards() {
+		m.wrongTrips.WithLabelValues(g.Name)
+	}
+	for _, c := range []prometheus.Collector{m.runsStarted, m.idempotency, m.streams, m.resumes, m.approvals, m.approvalAge, m.results, m.wrongTrips} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register the server's metrics: %w", err)
 		}
@@ -116,6 +124,15 @@ func (m *metrics) runStarted(agent, source string) {
 func (m *metrics) decided(tool, decision string, waited time.Duration) {
 	m.approvals.WithLabelValues(m.tools.of(tool), decision).Inc()
 	m.approvalAge.WithLabelValues(decision).Observe(waited.Seconds())
+}
+
+// falsePositive counts a trip that was wrong. A guard of an old journal, which the
+// table does not have any more, is one of the others.
+func (m *metrics) falsePositive(guard string) {
+	if _, known := loop.GuardNamed(guard); !known {
+		guard = "_other"
+	}
+	m.wrongTrips.WithLabelValues(guard).Inc()
 }
 
 // statusLabel is what became of a result, as a label.

@@ -129,10 +129,13 @@ func (r *runService) run(ctx context.Context, name string) (postgres.Run, error)
 	return run, named(err, loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", name)
 }
 
-// show shows one run. Why its calls need approvals is told by the calls, so that a list
-// of runs does without.
+// show shows one run. Why its calls need approvals is told by the calls, and how guards
+// tripped by the journal, so that a list of runs does without.
 func (r *runService) show(ctx context.Context, run postgres.Run) (*loopdv1.Run, error) {
 	shown := runProto(run)
+	if err := r.s.showTrips(ctx, run.Ref, shown); err != nil {
+		return nil, err
+	}
 	if !slices.ContainsFunc(shown.GetRequiredActions(), func(a *loopdv1.RequiredAction) bool { return a.GetApproval() != "" }) {
 		return shown, nil
 	}

@@ -216,6 +216,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	loopdv1.RegisterPolicyServiceServer(server, &policyService{s: s})
 	loopdv1.RegisterUsageServiceServer(server, &usageService{s: s})
 	loopdv1.RegisterBudgetServiceServer(server, &budgetService{s: s})
+	loopdv1.RegisterGuardServiceServer(server, &guardService{s: s})
 	healthpb.RegisterHealthServer(server, s.health)
 	reflection.Register(server)
 	return server

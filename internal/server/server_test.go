@@ -50,6 +50,7 @@ type world struct {
 	inbox    loopdv1.ApprovalServiceClient
 	policies loopdv1.PolicyServiceClient
 	budgets  loopdv1.BudgetServiceClient
+	guards   loopdv1.GuardServiceClient
 	conn     *grpc.ClientConn
 	url      string // of the HTTP port
 	database string // its URL
@@ -135,6 +136,7 @@ func (w *world) serve() {
 	w.conn, w.agents, w.runs = conn, loopdv1.NewAgentServiceClient(conn), loopdv1.NewRunServiceClient(conn)
 	w.tools, w.inbox, w.policies = loopdv1.NewToolServiceClient(conn), loopdv1.NewApprovalServiceClient(conn), loopdv1.NewPolicyServiceClient(conn)
 	w.budgets = loopdv1.NewBudgetServiceClient(conn)
+	w.guards = loopdv1.NewGuardServiceClient(conn)
 	w.url = "http://" + httpListener.Addr().String()
 }
 

@@ -211,7 +211,7 @@ type AgentSpec struct {
 	ToolRefs []*ToolRef `protobuf:"bytes,9,rep,name=tool_refs,json=toolRefs,proto3" json:"tool_refs,omitempty"`
 	// What happens to a call in doubt. Unspecified: ON_DOUBT_WAIT.
 	OnDoubt OnDoubt `protobuf:"varint,10,opt,name=on_doubt,json=onDoubt,proto3,enum=loopd.v1.OnDoubt" json:"on_doubt,omitempty"`
-	// What guards do, by the name of the guard, where that is not their default. A guard that looks for progress may be GUARD_VERDICT_NUDGE: it observes and never ends a run. All may be GUARD_VERDICT_FINAL_TURN, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP, except where a last answer or a pause makes no sense: the error says so.
+	// What guards do, by the name of the guard, where that is not their default. A guard that looks for progress may be GUARD_VERDICT_NUDGE: it observes and never ends a run. All may be GUARD_VERDICT_WRAP_UP, GUARD_VERDICT_PAUSE or GUARD_VERDICT_STOP, except where a last answer or a pause makes no sense: the error says so.
 	GuardVerdicts map[string]GuardVerdict `protobuf:"bytes,11,rep,name=guard_verdicts,json=guardVerdicts,proto3" json:"guard_verdicts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value,enum=loopd.v1.GuardVerdict"`
 	// What must hold while a run is under way. At most 16, with different names.
 	Checkpoints []*Checkpoint `protobuf:"bytes,12,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"`
@@ -799,7 +799,7 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:3\xeaA0\n" +
-	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\xdd\n" +
+	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\xe3\n" +
 	"\n" +
 	"\tAgentSpec\x12a\n" +
 	"\x05model\x18\x01 \x01(\tBK\xe2A\x01\x02\xbaHD\xc8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x05model\x12-\n" +
@@ -812,8 +812,8 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\x0ffallback_models\x18\b \x03(\tBM\xbaHJ\x92\x01G\x10\x03\x18\x01\"Ar?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0efallbackModels\x129\n" +
 	"\ttool_refs\x18\t \x03(\v2\x11.loopd.v1.ToolRefB\t\xbaH\x06\x92\x01\x03\x10\x80\x01R\btoolRefs\x126\n" +
 	"\bon_doubt\x18\n" +
-	" \x01(\x0e2\x11.loopd.v1.OnDoubtB\b\xbaH\x05\x82\x01\x02\x10\x01R\aonDoubt\x12^\n" +
-	"\x0eguard_verdicts\x18\v \x03(\v2&.loopd.v1.AgentSpec.GuardVerdictsEntryB\x0f\xbaH\f\x9a\x01\t\x10@*\x05\x82\x01\x02\x10\x01R\rguardVerdicts\x12\xbf\x01\n" +
+	" \x01(\x0e2\x11.loopd.v1.OnDoubtB\b\xbaH\x05\x82\x01\x02\x10\x01R\aonDoubt\x12d\n" +
+	"\x0eguard_verdicts\x18\v \x03(\v2&.loopd.v1.AgentSpec.GuardVerdictsEntryB\x15\xbaH\x12\x9a\x01\x0f\x10@\"\x04r\x02\x18@*\x05\x82\x01\x02\x10\x01R\rguardVerdicts\x12\xbf\x01\n" +
 	"\vcheckpoints\x18\f \x03(\v2\x14.loopd.v1.CheckpointB\x86\x01\xbaH\x82\x01\xba\x01z\n" +
 	"\x18checkpoints.names_unique\x12.two checkpoints have the same name: rename one\x1a.this.map(checkpoint, checkpoint.name).unique()\x92\x01\x02\x10\x10R\vcheckpoints\x12r\n" +
 	"\x10summarizer_model\x18\r \x01(\tBG\xbaHD\xd8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0fsummarizerModel\x12u\n" +
@@ -844,11 +844,11 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\amessage\"\x92\x01\n" +
 	"\x05Judge\x12a\n" +
 	"\x05model\x18\x01 \x01(\tBK\xe2A\x01\x02\xbaHD\xc8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x05model\x12&\n" +
-	"\x06rubric\x18\x02 \x01(\tB\x0e\xe2A\x01\x02\xbaH\ar\x05\x10\x01\x18\x90NR\x06rubric\"\xf4\x01\n" +
+	"\x06rubric\x18\x02 \x01(\tB\x0e\xe2A\x01\x02\xbaH\ar\x05\x10\x01\x18\x90NR\x06rubric\"\xfc\x01\n" +
 	"\n" +
 	"Checkpoint\x12@\n" +
-	"\x04name\x18\x01 \x01(\tB,\xe2A\x01\x02\xbaH%r#2!^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x04name\x12,\n" +
-	"\vafter_tools\x18\x02 \x03(\tB\v\xbaH\b\x92\x01\x05\x10\x80\x01\x18\x01R\n" +
+	"\x04name\x18\x01 \x01(\tB,\xe2A\x01\x02\xbaH%r#2!^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x04name\x124\n" +
+	"\vafter_tools\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x01\x18\x01\"\x06r\x04\x10\x01\x18@R\n" +
 	"afterTools\x125\n" +
 	"\x10every_iterations\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\x0feveryIterations\x12?\n" +

@@ -183,7 +183,7 @@ type Budget struct {
 	TimeZone string `protobuf:"bytes,10,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
 	// The amount for each window in USD, as a decimal with at most 12 digits after the point. Required in a create. "0" lets no model call be made. Below what was spent already, nothing more is spent in the window.
 	AmountUsd string `protobuf:"bytes,11,opt,name=amount_usd,json=amountUsd,proto3" json:"amount_usd,omitempty"`
-	// What happens to a run whose next model call does not fit: GUARD_VERDICT_FINAL_TURN, the default, GUARD_VERDICT_PAUSE, which waits for the next window or a raise, or GUARD_VERDICT_STOP. None for BUDGET_WINDOW_RUN: a run that asks for more is refused.
+	// What happens to a run whose next model call does not fit: GUARD_VERDICT_WRAP_UP, the default, GUARD_VERDICT_PAUSE, which waits for the next window or a raise, or GUARD_VERDICT_STOP. None for BUDGET_WINDOW_RUN: a run that asks for more is refused.
 	Verdict GuardVerdict `protobuf:"varint,12,opt,name=verdict,proto3,enum=loopd.v1.GuardVerdict" json:"verdict,omitempty"`
 	// Where the budget stands now. Absent for BUDGET_WINDOW_RUN, which has no account.
 	Current *BudgetPeriod `protobuf:"bytes,13,opt,name=current,proto3" json:"current,omitempty"`

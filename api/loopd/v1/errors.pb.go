@@ -121,6 +121,8 @@ const (
 	ErrorReason_ERROR_REASON_BUDGET_CHANGED ErrorReason = 44
 	// RESOURCE_EXHAUSTED: a budget has no room for the run's first model call. Metadata: budget, limit_usd, committed_usd (what is held included), needed_usd and, unless it never comes, reset_time (RFC 3339). RetryInfo, over REST the header Retry-After, says how long that is.
 	ErrorReason_ERROR_REASON_BUDGET_EXHAUSTED ErrorReason = 45
+	// NOT_FOUND: no guard tripped in that event of the run. Metadata: run, seq, trips (the seqs of its trips).
+	ErrorReason_ERROR_REASON_TRIP_NOT_FOUND ErrorReason = 46
 )
 
 // Enum value maps for ErrorReason.
@@ -172,6 +174,7 @@ var (
 		43: "ERROR_REASON_BUDGET_ARCHIVED",
 		44: "ERROR_REASON_BUDGET_CHANGED",
 		45: "ERROR_REASON_BUDGET_EXHAUSTED",
+		46: "ERROR_REASON_TRIP_NOT_FOUND",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -220,6 +223,7 @@ var (
 		"ERROR_REASON_BUDGET_ARCHIVED":            43,
 		"ERROR_REASON_BUDGET_CHANGED":             44,
 		"ERROR_REASON_BUDGET_EXHAUSTED":           45,
+		"ERROR_REASON_TRIP_NOT_FOUND":             46,
 	}
 )
 
@@ -254,7 +258,7 @@ var File_loopd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xdd\f\n" +
+	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xfe\f\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_FIELD_INVALID\x10\x01\x12\x1d\n" +
@@ -302,7 +306,8 @@ const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\x1aERROR_REASON_BUDGET_EXISTS\x10*\x12 \n" +
 	"\x1cERROR_REASON_BUDGET_ARCHIVED\x10+\x12\x1f\n" +
 	"\x1bERROR_REASON_BUDGET_CHANGED\x10,\x12!\n" +
-	"\x1dERROR_REASON_BUDGET_EXHAUSTED\x10-B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x1dERROR_REASON_BUDGET_EXHAUSTED\x10-\x12\x1f\n" +
+	"\x1bERROR_REASON_TRIP_NOT_FOUND\x10.B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_errors_proto_rawDescOnce sync.Once

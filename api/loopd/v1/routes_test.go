@@ -72,6 +72,9 @@ func TestEveryPathReachesItsMethod(t *testing.T) {
 		{"POST", "/v1/budgets/a:archive", "BudgetService/ArchiveBudget"},
 		{"GET", "/v1/budgets/a/events", "BudgetService/ListBudgetEvents"},
 		{"GET", "/v1/budgets/a/periods?page_size=7", "BudgetService/ListBudgetPeriods"},
+		{"POST", "/v1/guards:testLimits", "GuardService/TestLimits"},
+		{"GET", "/v1/agents/a:suggestLimits?tolerance=0.02&max_runs=50", "GuardService/SuggestLimits"},
+		{"POST", "/v1/" + run + ":reportFalsePositive", "GuardService/ReportFalsePositive"},
 	} {
 		t.Run(c.method, func(t *testing.T) {
 			t.Parallel()
@@ -108,7 +111,7 @@ func gateway(t *testing.T, called func(method string)) http.Handler {
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		loopdv1.RegisterAgentServiceHandler, loopdv1.RegisterRunServiceHandler, loopdv1.RegisterToolServiceHandler,
 		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler, loopdv1.RegisterBudgetServiceHandler,
-		loopdv1.RegisterUsageServiceHandler,
+		loopdv1.RegisterUsageServiceHandler, loopdv1.RegisterGuardServiceHandler,
 	} {
 		if err := register(t.Context(), mux, conn); err != nil {
 			t.Fatal(err)

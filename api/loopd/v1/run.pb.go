@@ -307,7 +307,7 @@ const (
 	// Tell the model once.
 	GuardVerdict_GUARD_VERDICT_NUDGE GuardVerdict = 1
 	// One last answer without tools, then the run is stopped.
-	GuardVerdict_GUARD_VERDICT_FINAL_TURN GuardVerdict = 2
+	GuardVerdict_GUARD_VERDICT_WRAP_UP GuardVerdict = 2
 	// Wait until the limit is raised with ResumeRun; a last answer if nobody does.
 	GuardVerdict_GUARD_VERDICT_PAUSE GuardVerdict = 3
 	// Stop the run at once.
@@ -319,14 +319,14 @@ var (
 	GuardVerdict_name = map[int32]string{
 		0: "GUARD_VERDICT_UNSPECIFIED",
 		1: "GUARD_VERDICT_NUDGE",
-		2: "GUARD_VERDICT_FINAL_TURN",
+		2: "GUARD_VERDICT_WRAP_UP",
 		3: "GUARD_VERDICT_PAUSE",
 		4: "GUARD_VERDICT_STOP",
 	}
 	GuardVerdict_value = map[string]int32{
 		"GUARD_VERDICT_UNSPECIFIED": 0,
 		"GUARD_VERDICT_NUDGE":       1,
-		"GUARD_VERDICT_FINAL_TURN":  2,
+		"GUARD_VERDICT_WRAP_UP":     2,
 		"GUARD_VERDICT_PAUSE":       3,
 		"GUARD_VERDICT_STOP":        4,
 	}
@@ -1185,6 +1185,14 @@ type GuardTrip struct {
 	Advice string `protobuf:"bytes,14,opt,name=advice,proto3" json:"advice,omitempty"`
 	// True: somebody reported the trip as a false positive.
 	FalsePositive bool `protobuf:"varint,15,opt,name=false_positive,json=falsePositive,proto3" json:"false_positive,omitempty"`
+	// What the guard does by itself, where the agent has it do something else. Unspecified: verdict is its default.
+	DefaultVerdict GuardVerdict `protobuf:"varint,16,opt,name=default_verdict,json=defaultVerdict,proto3,enum=loopd.v1.GuardVerdict" json:"default_verdict,omitempty"`
+	// What the model was told. Empty: nothing.
+	Told string `protobuf:"bytes,17,opt,name=told,proto3" json:"told,omitempty"`
+	// Who reported the false positive: the subject of the caller's credential; see Approval.decided_by.
+	ReportedBy string `protobuf:"bytes,18,opt,name=reported_by,json=reportedBy,proto3" json:"reported_by,omitempty"`
+	// Why it was reported, for people.
+	ReportReason  string `protobuf:"bytes,19,opt,name=report_reason,json=reportReason,proto3" json:"report_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1322,6 +1330,34 @@ func (x *GuardTrip) GetFalsePositive() bool {
 		return x.FalsePositive
 	}
 	return false
+}
+
+func (x *GuardTrip) GetDefaultVerdict() GuardVerdict {
+	if x != nil {
+		return x.DefaultVerdict
+	}
+	return GuardVerdict_GUARD_VERDICT_UNSPECIFIED
+}
+
+func (x *GuardTrip) GetTold() string {
+	if x != nil {
+		return x.Told
+	}
+	return ""
+}
+
+func (x *GuardTrip) GetReportedBy() string {
+	if x != nil {
+		return x.ReportedBy
+	}
+	return ""
+}
+
+func (x *GuardTrip) GetReportReason() string {
+	if x != nil {
+		return x.ReportReason
+	}
+	return ""
 }
 
 // GuardGauge is what one guard measures, against what it allows.
@@ -1637,7 +1673,7 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x06result\x18\x06 \x01(\tR\x06result\x12\x1f\n" +
 	"\vresult_hash\x18\a \x01(\tR\n" +
 	"resultHash\x12\x12\n" +
-	"\x04note\x18\b \x01(\tR\x04note\"\x81\x04\n" +
+	"\x04note\x18\b \x01(\tR\x04note\"\x9c\x05\n" +
 	"\tGuardTrip\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x03R\x03seq\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
@@ -1655,7 +1691,12 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\vlimit_field\x18\r \x01(\tR\n" +
 	"limitField\x12\x16\n" +
 	"\x06advice\x18\x0e \x01(\tR\x06advice\x12%\n" +
-	"\x0efalse_positive\x18\x0f \x01(\bR\rfalsePositive\"h\n" +
+	"\x0efalse_positive\x18\x0f \x01(\bR\rfalsePositive\x12?\n" +
+	"\x0fdefault_verdict\x18\x10 \x01(\x0e2\x16.loopd.v1.GuardVerdictR\x0edefaultVerdict\x12\x12\n" +
+	"\x04told\x18\x11 \x01(\tR\x04told\x12\x1f\n" +
+	"\vreported_by\x18\x12 \x01(\tR\n" +
+	"reportedBy\x12#\n" +
+	"\rreport_reason\x18\x13 \x01(\tR\freportReason\"h\n" +
 	"\n" +
 	"GuardGauge\x12\x14\n" +
 	"\x05guard\x18\x01 \x01(\tR\x05guard\x12\x1a\n" +
@@ -1738,11 +1779,11 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x15STOP_REASON_TEXT_LOOP\x10\"\x12 \n" +
 	"\x1cSTOP_REASON_COMPACTION_STUCK\x10#\x12!\n" +
 	"\x1dSTOP_REASON_CHECKPOINT_FAILED\x10$\x12\x1e\n" +
-	"\x1aSTOP_REASON_ACCOUNT_BUDGET\x10%*\x95\x01\n" +
+	"\x1aSTOP_REASON_ACCOUNT_BUDGET\x10%*\x92\x01\n" +
 	"\fGuardVerdict\x12\x1d\n" +
 	"\x19GUARD_VERDICT_UNSPECIFIED\x10\x00\x12\x17\n" +
-	"\x13GUARD_VERDICT_NUDGE\x10\x01\x12\x1c\n" +
-	"\x18GUARD_VERDICT_FINAL_TURN\x10\x02\x12\x17\n" +
+	"\x13GUARD_VERDICT_NUDGE\x10\x01\x12\x19\n" +
+	"\x15GUARD_VERDICT_WRAP_UP\x10\x02\x12\x17\n" +
 	"\x13GUARD_VERDICT_PAUSE\x10\x03\x12\x16\n" +
 	"\x12GUARD_VERDICT_STOP\x10\x04B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
@@ -1803,13 +1844,14 @@ var file_loopd_v1_run_proto_depIdxs = []int32{
 	1,  // 19: loopd.v1.GuardTrip.reason:type_name -> loopd.v1.StopReason
 	8,  // 20: loopd.v1.GuardTrip.evidence:type_name -> loopd.v1.Evidence
 	10, // 21: loopd.v1.GuardTrip.gauges:type_name -> loopd.v1.GuardGauge
-	3,  // 22: loopd.v1.RequiredAction.kind:type_name -> loopd.v1.RequiredAction.Kind
-	14, // 23: loopd.v1.RequiredAction.deadline:type_name -> google.protobuf.Timestamp
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	2,  // 22: loopd.v1.GuardTrip.default_verdict:type_name -> loopd.v1.GuardVerdict
+	3,  // 23: loopd.v1.RequiredAction.kind:type_name -> loopd.v1.RequiredAction.Kind
+	14, // 24: loopd.v1.RequiredAction.deadline:type_name -> google.protobuf.Timestamp
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_run_proto_init() }
