@@ -166,11 +166,12 @@ func wrong(err error, expected string) error {
 // resumeCommand raises limits by half. Whoever uses it may know better; a value above
 // a ceiling is refused, and the refusal names the ceiling.
 func resumeCommand(run string, fields []string, inForce func(field string) string) string {
-	command := "loopd run resume " + run
+	var command strings.Builder
+	command.WriteString("loopd run resume " + run)
 	for _, field := range fields {
-		command += " --raise " + field + "=" + suggest(field, inForce(field))
+		command.WriteString(" --raise " + field + "=" + suggest(field, inForce(field)))
 	}
-	return command
+	return command.String()
 }
 
 // highestShare is the ceiling of shares of a context window that operators start with.

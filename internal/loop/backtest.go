@@ -3,6 +3,7 @@ package loop
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -65,7 +66,7 @@ func (j Judgement) Changes() bool {
 	return e == nil || e.Guard != j.Trip.Guard || e.Iteration != j.Trip.Iteration || e.Verdict != j.Trip.Verdict
 }
 
-// ErrUnfinished: only the journal of a run that has ended can be judged.
+// ErrUnfinished says that only the journal of a run that has ended can be judged.
 var ErrUnfinished = errors.New("the run has not ended")
 
 // Backtest judges the journal of a run that has ended by another policy. It calls no
@@ -158,11 +159,8 @@ func (b *backtest) adopt() {
 		s.spec.Limits = b.policy.Limits(s.spec.Limits)
 	}
 	acts := map[string]Verdict{}
-	for _, from := range []map[string]Verdict{s.spec.Definition.Acts, b.policy.Acts} {
-		for guard, verdict := range from {
-			acts[guard] = verdict
-		}
-	}
+	maps.Copy(acts, s.spec.Definition.Acts)
+	maps.Copy(acts, b.policy.Acts)
 	s.spec.Definition.Acts = acts
 }
 

@@ -65,11 +65,11 @@ func (s *Server) definitionOf(path string, spec *loopdv1.AgentSpec) (definition,
 
 // actsOf reads what an agent's guards do.
 func actsOf(path string, verdicts map[string]loopdv1.GuardVerdict) (map[string]loop.Verdict, error) {
-	if len(verdicts) == 0 {
-		return nil, nil
-	}
-	acts := make(map[string]loop.Verdict, len(verdicts))
+	var acts map[string]loop.Verdict // nil: the defaults
 	for guard, verdict := range verdicts {
+		if acts == nil {
+			acts = make(map[string]loop.Verdict, len(verdicts))
+		}
 		acts[guard] = guardVerdictOf(verdict)
 	}
 	var faults []fieldError
