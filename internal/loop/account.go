@@ -28,20 +28,36 @@ func (s *State) AccountNeed(call ModelStarted) AccountNeed {
 
 // account is what the run knows of the accounts that it shares with other runs.
 type account struct {
-	refused *AccountRefused // the newest refusal, until the run goes on
-	waits   int             // for money, since the newest model call
+	refused  *AccountRefused // the newest refusal, until the run goes on
+	refusals int             // since the newest model call
+	waits    int             // for money, since the newest model call
+}
+
+// maxRefusals is how often a run asks for ever less of an account that others draw on as
+// well, before it does what the budget wants.
+const maxRefusals = 3
+
+// free is what the account that refused has left for the run.
+func (a *account) free() (free USD, refused bool) {
+	if a.refused == nil {
+		return 0, false
+	}
+	return a.refused.Limit - a.refused.Committed, true
 }
 
 // note follows what becomes of a refusal: the run asks again with its next attempt, and
 // when its wrap-up is to be made.
 func (a *account) note(b Body) {
 	switch b := b.(type) {
+	case AccountRefused:
+		a.refused = &b
+		a.refusals++
 	case Suspended:
 		if b.Reason == WaitBudget {
 			a.waits++
 		}
 	case Claimed:
-		a.refused = nil
+		a.refused, a.refusals = nil, 0
 	case Tripped:
 		if b.Verdict == VerdictFinalTurn {
 			a.refused = nil

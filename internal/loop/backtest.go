@@ -106,6 +106,8 @@ type backtest struct {
 	state  *State
 	policy Policy
 	judged Judgement
+	// recorded are the limits that were in force when the run was recorded.
+	recorded Limits
 	// loosened: a guard wanted to end the run that is asked again here.
 	loosened bool
 	// broke: money that other runs had spent ended the run. No limit of its own changes
@@ -129,14 +131,18 @@ func (b *backtest) take(e Event) error {
 	if t, ok := e.Body.(Tripped); ok {
 		return b.hear(e, t)
 	}
+	resumed, raises := e.Body.(Resumed)
+	if raises = raises && resumed.Limits != nil; raises {
+		s.spec.Limits = b.recorded // it was a raise of these
+	}
 	if err := s.Apply(e); err != nil {
 		return err
 	}
-	switch body := e.Body.(type) {
+	switch e.Body.(type) {
 	case Created:
 		b.adopt()
 	case Resumed:
-		if body.Limits != nil {
+		if raises {
 			b.adopt()
 		}
 	case AccountRefused: // whatever comes of it is recorded
@@ -155,6 +161,7 @@ func oneIf(yes bool) int {
 // adopt puts the policy in the place of what the run was given.
 func (b *backtest) adopt() {
 	s := b.state
+	b.recorded = s.spec.Limits
 	if b.policy.Limits != nil {
 		s.spec.Limits = b.policy.Limits(s.spec.Limits)
 	}

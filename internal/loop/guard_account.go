@@ -1,9 +1,9 @@
 package loop
 
 // guardAccount does what a budget wants that the run shares with others and that has no
-// money left.
+// money left, not even for a smaller call.
 func guardAccount(m moment) *Tripped {
-	if m.account.refused == nil {
+	if m.account.refused == nil || m.plan.shared && m.account.refusals < maxRefusals {
 		return nil
 	}
 	return m.accountTrip(m.now)

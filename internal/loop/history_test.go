@@ -344,8 +344,9 @@ func (h *history) refuses(call loop.CallModel) bool {
 		return false
 	}
 	r := loop.AccountRefused{
-		Budget: "budgets/daily", Needed: h.state.AccountNeed(call.Started).Amount, Limit: loop.OneUSD, Committed: loop.OneUSD,
-		Act: pick(h, loop.VerdictFinalTurn, loop.VerdictPause, loop.VerdictStop),
+		Budget: "budgets/daily", Needed: h.state.AccountNeed(call.Started).Amount, Limit: loop.OneUSD,
+		Committed: pick(h, loop.OneUSD, loop.OneUSD, loop.OneUSD-h.state.AccountNeed(call.Started).Amount/2, loop.OneUSD/2),
+		Act:       pick(h, loop.VerdictFinalTurn, loop.VerdictPause, loop.VerdictStop),
 	}
 	if h.odds(2) {
 		r.ResetAt = h.now.Add(pick(h, 0, time.Minute, 5*time.Hour))

@@ -8,8 +8,8 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-// TestFirstNeed: what admission asks of shared accounts is what the first model call
-// then holds, and keeps for a wrap-up.
+// TestFirstNeed: when accounts have just what admission asks of them, the first model
+// call is made, and holds and keeps no more; with one unit less it is not made.
 func TestFirstNeed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -17,9 +17,9 @@ func TestFirstNeed(t *testing.T) {
 		purpose string // of the first call; "-": there is none
 		least   loop.USD
 	}{
-		"with tools":                     {func(*loop.Spec) {}, "", loop.OneUSD / 4},
+		"with tools":                     {func(*loop.Spec) {}, "", loop.OneUSD / 50},
 		"without tools":                  {func(s *loop.Spec) { s.Definition.Tools = nil }, "", loop.MilliUSD},
-		"long input":                     {func(s *loop.Spec) { s.Input = strings.Repeat("x", 20_000) }, "", loop.OneUSD / 4},
+		"long input":                     {func(s *loop.Spec) { s.Input = strings.Repeat("x", 20_000) }, "", loop.OneUSD / 50},
 		"cost turns the answer down":     {func(s *loop.Spec) { s.Limits.Cost = loop.OneUSD / 10 }, "", loop.MilliUSD},
 		"cost leaves a wrap-up":          {func(s *loop.Spec) { s.Limits.Cost = loop.OneUSD / 50 }, loop.PurposeWrapUp, loop.MilliUSD},
 		"cost leaves nothing":            {func(s *loop.Spec) { s.Limits.Cost = 0 }, "-", 0},
@@ -30,10 +30,14 @@ func TestFirstNeed(t *testing.T) {
 			t.Parallel()
 			spec := needySpec()
 			c.change(&spec)
-			held, purpose := firstHold(t, spec)
-			if got := loop.FirstNeed(spec); got != held || purpose != c.purpose || got < c.least {
+			got := loop.FirstNeed(spec)
+			held, purpose := firstHold(t, spec, got)
+			if got != held || purpose != c.purpose || got < c.least {
 				t.Errorf("the need is %s USD, want what the first call holds, %s USD, at least %s USD; it is a call for %q, want %q",
 					got, held, c.least, purpose, c.purpose)
+			}
+			if held, purpose := firstHold(t, spec, got-1); purpose == "" {
+				t.Errorf("a call that holds %s USD is made with less than the need, %s USD", held, got)
 			}
 		})
 	}
@@ -53,9 +57,9 @@ func needySpec() loop.Spec {
 	}
 }
 
-// firstHold drives a run to its first model call, and says what that holds and keeps,
-// and for what it is.
-func firstHold(t *testing.T, spec loop.Spec) (held loop.USD, purpose string) {
+// firstHold drives a run to its first model call for which an account has so much left,
+// and says what that holds and keeps, and for what it is.
+func firstHold(t *testing.T, spec loop.Spec, free loop.USD) (held loop.USD, purpose string) {
 	t.Helper()
 	at := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	s, err := loop.Fold(loop.RunRef{Tenant: "t", ID: "r"}, []loop.Event{
@@ -67,7 +71,14 @@ func firstHold(t *testing.T, spec loop.Spec) (held loop.USD, purpose string) {
 	for range 5 {
 		action := s.Next(at)
 		if call, ok := action.(loop.CallModel); ok {
-			return call.Started.Hold + call.Started.Reserve, call.Started.Purpose
+			if held := call.Started.Hold + call.Started.Reserve; held <= free {
+				return held, call.Started.Purpose
+			}
+			refused := loop.AccountRefused{Budget: "budgets/b", Limit: free, Act: loop.VerdictStop}
+			if err := s.Apply(loop.Event{Seq: s.Seq() + 1, At: at, Epoch: 1, Body: refused}); err != nil {
+				t.Fatal(err)
+			}
+			continue
 		}
 		record, ok := action.(loop.Record)
 		if !ok {

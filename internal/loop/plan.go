@@ -21,6 +21,9 @@ type plan struct {
 	refused *Tripped
 
 	noMoney, noTokens *Tripped // the reasons, each by itself
+	// shared: it fits what the accounts that the run shares have left, as far as the
+	// newest refusal tells.
+	shared bool
 }
 
 // The knobs that a plan may turn down when the budget gets tight, and how far.
@@ -58,7 +61,13 @@ func (s *State) planWork() plan {
 		final, p.results = l.FinalOutput, fullResults
 	}
 	p = s.fitTokens(p, final)
-	p = s.fitCost(p, final)
+	free := s.spec.Limits.Cost - s.spend.committed()
+	p = s.fitCost(p, final, free)
+	if shared, refused := s.account.free(); refused && p.noMoney == nil {
+		if q := s.fitCost(p, final, min(free, shared)); q.noMoney == nil {
+			p, p.shared = q, true
+		}
+	}
 	p.refused = cmp.Or(p.noMoney, p.noTokens)
 	p.hold = price.Bound(p.input, p.output)
 	return p
@@ -101,12 +110,11 @@ func (s *State) fitTokens(p plan, final int64) plan {
 	return p
 }
 
-// fitCost turns results, then output, down until the money holds, or refuses.
-// The formula: free >= in*i + out*o + (in+out+results)*i + final*o, with i and o
+// fitCost turns results, then output, down until the money that is free holds, or
+// refuses. The formula: free >= in*i + out*o + (in+out+results)*i + final*o, with i and o
 // the dearest rates that such a request can have.
-func (s *State) fitCost(p plan, final int64) plan {
+func (s *State) fitCost(p plan, final int64, free USD) plan {
 	price := s.chain.price()
-	free := s.spec.Limits.Cost - s.spend.committed()
 	reserve := func(p plan) USD {
 		if final == 0 {
 			return 0

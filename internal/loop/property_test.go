@@ -20,7 +20,7 @@ import (
 // a run to end must come up.
 func TestHistories(t *testing.T) {
 	ends, compacted := map[loop.StopReason]int{}, map[string]int{}
-	var events, recovered, fallbacks, observed int
+	var events, recovered, fallbacks, observed, smaller int
 	resumed, judges := map[string]int{}, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		h := live(t)
@@ -29,6 +29,7 @@ func TestHistories(t *testing.T) {
 		recovered += 6 - h.crashes
 		fallbacks += h.audit.fallbacks
 		observed += h.audit.observed
+		smaller += h.audit.smaller
 		for how, n := range h.audit.pauses {
 			resumed[how] += n
 		}
@@ -45,8 +46,8 @@ func TestHistories(t *testing.T) {
 	if fallbacks == 0 {
 		t.Error("no history fell back on another model")
 	}
-	if observed == 0 {
-		t.Error("no guard only observed")
+	if observed == 0 || smaller == 0 {
+		t.Errorf("guards only observed %d times, and %d calls were made for less than was refused", observed, smaller)
 	}
 	for _, how := range []string{"asked", "by a guard", "resumed", "raised", "told", "nobody raised"} {
 		if resumed[how] == 0 {
@@ -119,6 +120,7 @@ type audit struct {
 	contract contractAudit
 
 	refused                   *loop.AccountRefused // until the run asks again
+	smaller                   int                  // calls after a refusal, for less
 	waits                     bool                 // for money, since the newest model call
 	final, stopped, cancelled bool
 	paused                    bool
@@ -349,8 +351,11 @@ func (a *audit) suspended(b loop.Suspended, e loop.Event, h loop.Head) {
 func (a *audit) modelStarted(b loop.ModelStarted) {
 	a.quiet("a model call starts")
 	a.waits = false
-	if a.refused != nil {
+	if r := a.refused; r != nil && (b.Purpose != "" || b.Hold+b.Reserve > r.Limit-r.Committed) {
 		a.t.Fatalf("a model call starts after its money was refused: %+v", a.refused)
+	}
+	if a.refused != nil { // it asks for less
+		a.smaller, a.refused = a.smaller+1, nil
 	}
 	if b.Purpose == loop.PurposeJudge {
 		a.contract.asked(a, b)

@@ -165,8 +165,7 @@ func (s *State) apply(e Event) error {
 		s.pause.asked = &b
 	case Resumed:
 		err = s.applyResumed(b, e)
-	case AccountRefused:
-		s.account.refused = &b
+	case AccountRefused: // the account takes note of it, below
 	case CancelRequested:
 		s.cancel = &b
 	case Finished:
