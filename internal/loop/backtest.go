@@ -105,6 +105,8 @@ type backtest struct {
 	state  *State
 	policy Policy
 	judged Judgement
+	// recorded are the limits that were in force.
+	recorded Limits
 	// loosened: a guard wanted to end the run that is asked again here.
 	loosened bool
 	// broke: money that other runs had spent ended the run. No limit of its own changes
@@ -128,16 +130,17 @@ func (b *backtest) take(e Event) error {
 	if t, ok := e.Body.(Tripped); ok {
 		return b.hear(e, t)
 	}
+	if _, resumed := e.Body.(Resumed); resumed { // it raised what the run had, not what the policy gives
+		s.spec.Limits = b.recorded
+	}
 	if err := s.Apply(e); err != nil {
 		return err
 	}
-	switch body := e.Body.(type) {
+	switch e.Body.(type) {
 	case Created:
 		b.adopt()
 	case Resumed:
-		if body.Limits != nil {
-			b.adopt()
-		}
+		b.adopt()
 	case AccountRefused: // whatever comes of it is recorded
 		s.account.refused = nil
 	}
@@ -154,6 +157,7 @@ func oneIf(yes bool) int {
 // adopt puts the policy in the place of what the run was given.
 func (b *backtest) adopt() {
 	s := b.state
+	b.recorded = s.spec.Limits
 	if b.policy.Limits != nil {
 		s.spec.Limits = b.policy.Limits(s.spec.Limits)
 	}
