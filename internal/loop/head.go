@@ -36,8 +36,6 @@ func (s *State) state() RunState {
 		return StatePaused
 	case s.tenure.suspended != nil && s.tenure.suspended.Reason.needsPeople():
 		return StateRequiresAction
-	case s.tenure.suspended != nil && s.tenure.suspended.Reason.pauses():
-		return StatePaused
 	}
 	return StateQueued
 }
