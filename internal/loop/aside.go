@@ -81,6 +81,10 @@ func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
 	for _, m := range c.messages {
 		input += messageBound(m, maxImageTokens)
 	}
+	likely := (input-hiddenPrompt)/bytesPerToken + hiddenPrompt // one that is larger is refused unpaid
+	if c.model == s.chain.model() { // whose provider may have counted more than bytes
+		input = s.talk.stretched(input)
+	}
 	if price.MaxOutput > 0 {
 		c.output = min(c.output, price.MaxOutput)
 	}
@@ -91,7 +95,6 @@ func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
 	if s.account.refused != nil {
 		return nil, s.accountTrip(now)
 	}
-	likely := (input-hiddenPrompt)/bytesPerToken + hiddenPrompt // one that is larger is refused unpaid
 	if t := s.fitAside(&p, likely > price.Window-c.output); t != nil {
 		return nil, t
 	}

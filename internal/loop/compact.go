@@ -41,7 +41,7 @@ func (s *State) compact(now time.Time) Action {
 	if a := s.tryCompact(now); a != nil {
 		return a
 	}
-	if s.compaction.overflow == nil {
+	if s.compaction.overflow == nil || s.pausesNow(now) {
 		return nil
 	}
 	t := *s.compaction.overflow
@@ -92,12 +92,21 @@ func (s *State) crowded(size int64) bool {
 }
 
 // endsAnyway reports whether a guard that no shorter transcript would change is
-// about to end the run.
+// about to end or pause the run. A budget that wants it to wait does neither: the call
+// that makes the transcript shorter waits for it as any other.
 func (s *State) endsAnyway(now time.Time) bool {
 	_, trips := s.planCall(now)
 	return slices.ContainsFunc(trips, func(t Tripped) bool {
-		return t.Verdict != VerdictNudge && !slices.Contains([]string{"context", "cost", "tokens"}, t.Guard)
+		waits := t.Guard == guardOfAccounts && s.waitForAccount(now) != nil
+		return t.Verdict != VerdictNudge && !waits && !slices.Contains([]string{"context", "cost", "tokens"}, t.Guard)
 	})
+}
+
+// pausesNow reports whether a guard is about to pause the run: what is too large is
+// looked at again when it goes on.
+func (s *State) pausesNow(now time.Time) bool {
+	_, trips := s.planCall(now)
+	return len(trips) > 0 && trips[0].Verdict == VerdictPause
 }
 
 // older is the part of the transcript that may be left out, messages[from:to]: all

@@ -308,7 +308,8 @@ func (s *State) nextModelCall(now time.Time) Action {
 	if t := s.brokenContract(); t != nil {
 		return s.stopOn(*t)
 	}
-	if s.account.refused == nil { // else a summary cannot be paid either
+	// What refused this call has no room for a summary either, unless it is waited for.
+	if s.account.refused == nil || s.waitForAccount(now) != nil {
 		if a := s.compact(now); a != nil {
 			return a
 		}

@@ -19,10 +19,10 @@ type pause struct {
 
 // nextPause holds a run back that somebody or a guard paused. What is in flight has
 // ended when it is asked. A wrap-up answer ends the run all the same: nothing more
-// would be started.
+// would be started, unless it goes round in circles and would be asked for again.
 func (s *State) nextPause(now time.Time) Action {
 	switch {
-	case s.pause.asked != nil && (s.answer == nil || !s.answer.wrapUp):
+	case s.pause.asked != nil && (s.answer == nil || !s.answer.wrapUp || s.answer.finish == finishChant):
 		// It waits for as long as it may live: to go on by itself is the one thing
 		// that nobody asked for.
 		return Suspend{intent{[]Body{Suspended{Reason: WaitPaused, Until: s.createdAt.Add(s.spec.Limits.WallTime)}}}}
