@@ -43,17 +43,22 @@ func holdToCeilings(budgets []postgres.Budget, spec *loop.Spec, asked bool) *ref
 	low := ceilingOf(budgets, spec.Agent, spec.Labels)
 	if low != nil && spec.Limits.Cost > low.Amount {
 		if asked {
-			const field = "limits.max_cost_usd"
-			r := invalid(fieldError{field, fmt.Sprintf("%s USD is above %s, which allows %s USD for each run; ask for less, or have somebody raise the budget",
-				spec.Limits.Cost, budgetName(low.Name), low.Amount)})
-			r.reason = loopdv1.ErrorReason_ERROR_REASON_LIMIT_ABOVE_CEILING
-			r.metadata = map[string]string{"field": field, "ceiling": low.Amount.String(), "budget": budgetName(low.Name)}
-			return r
+			return aboveCeiling(spec.Limits.Cost, low)
 		}
 		spec.Limits.Cost = low.Amount
 	}
 	lowerChildren(budgets, spec.Definition.Tools, spec.Labels)
 	return nil
+}
+
+// aboveCeiling refuses a run that asks for more than a budget for single runs allows.
+func aboveCeiling(asked loop.USD, low *postgres.Budget) *refusal {
+	const field = "limits.max_cost_usd"
+	r := invalid(fieldError{field, fmt.Sprintf("%s USD is above %s, which allows %s USD for each run; ask for less, or have somebody raise the budget",
+		asked, budgetName(low.Name), low.Amount)})
+	r.reason = loopdv1.ErrorReason_ERROR_REASON_LIMIT_ABOVE_CEILING
+	r.metadata = map[string]string{"field": field, "ceiling": low.Amount.String(), "budget": budgetName(low.Name)}
+	return r
 }
 
 // ceilingOf is the lowest of the budgets for single runs that bind a run, or nil.

@@ -30,7 +30,11 @@ func (r *runService) ResumeRun(ctx context.Context, req *loopdv1.ResumeRunReques
 		return nil, err
 	}
 	ref := runRef(tenant(ctx), req.GetName())
-	err = r.s.store.Resume(ctx, ref, func(run postgres.Run) (loop.Resumed, error) { return r.s.resumed(req, run) }, idem)
+	budgets, err := r.s.store.BudgetsInForce(ctx, ref.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	err = r.s.store.Resume(ctx, ref, func(run postgres.Run) (loop.Resumed, error) { return r.s.resumed(req, run, budgets) }, idem)
 	return r.heldBack(ctx, req.GetName(), err)
 }
 
@@ -56,12 +60,15 @@ func (r *runService) heldBack(ctx context.Context, name string, refused error) (
 }
 
 // resumed is the word that ends a run's pause, or a refusal that names the field.
-func (s *Server) resumed(req *loopdv1.ResumeRunRequest, run postgres.Run) (loop.Resumed, error) {
+func (s *Server) resumed(req *loopdv1.ResumeRunRequest, run postgres.Run, budgets []postgres.Budget) (loop.Resumed, error) {
 	r := loop.Resumed{Input: req.GetInput(), Reason: req.GetReason()}
 	if req.GetLimits() != nil {
 		wanted, err := s.raised(req.GetLimits(), run)
 		if err != nil {
 			return loop.Resumed{}, err
+		}
+		if low := ceilingOf(budgets, run.Agent, run.Labels); low != nil && wanted.Cost > max(run.Limits.Cost, low.Amount) {
+			return loop.Resumed{}, aboveCeiling(wanted.Cost, low)
 		}
 		r.Limits = &wanted
 	}
