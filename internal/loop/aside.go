@@ -82,7 +82,7 @@ func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
 		input += messageBound(m, maxImageTokens)
 	}
 	likely := (input-hiddenPrompt)/bytesPerToken + hiddenPrompt // one that is larger is refused unpaid
-	if c.model == s.chain.model() { // whose provider may have counted more than bytes
+	if c.model == s.chain.model() {                             // whose provider may have counted more than bytes
 		input = s.talk.stretched(input)
 	}
 	if price.MaxOutput > 0 {

@@ -209,17 +209,17 @@ func TestARunWithoutRoomIsRefused(t *testing.T) {
 	w := setup(t)
 	w.agent("support", support())
 	w.budget("wide", `{"window": "BUDGET_WINDOW_MONTH", "amountUsd": "1000"}`)
-	day := w.budget("day", `{"window": "BUDGET_WINDOW_DAY", "amountUsd": "0.05", "label": {"key": "tier", "value": "2"}}`)
+	day := w.budget("day", `{"window": "BUDGET_WINDOW_DAY", "amountUsd": "0.01", "label": {"key": "tier", "value": "2"}}`)
 	tier := func() map[string]string { return map[string]string{"tier": "2"} }
 
 	resp, answer := w.do(http.MethodPost, "/v1/runs", `{"agent": "agents/support", "input": "x", "labels": {"tier": "2"}}`)
 	p := decode(t, answer)
 	reset := day.GetCurrent().GetResetTime().AsTime()
-	want := map[string]any{"budget": "budgets/day", "limit_usd": "0.05", "committed_usd": "0", "reset_time": reset.Format(time.RFC3339), "needed_usd": at(p, "metadata", "needed_usd")}
+	want := map[string]any{"budget": "budgets/day", "limit_usd": "0.01", "committed_usd": "0", "reset_time": reset.Format(time.RFC3339), "needed_usd": at(p, "metadata", "needed_usd")}
 	if diff := cmp.Diff(want, p["metadata"]); diff != "" || resp.StatusCode != http.StatusTooManyRequests || p["reason"] != "BUDGET_EXHAUSTED" || p["retryable"] != true {
 		t.Errorf("answered %d %s, metadata (-want +got):\n%s", resp.StatusCode, answer, diff)
 	}
-	if need, err := loop.ParseUSD(fmt.Sprint(at(p, "metadata", "needed_usd"))); err != nil || need <= loop.OneUSD/20 {
+	if need, err := loop.ParseUSD(fmt.Sprint(at(p, "metadata", "needed_usd"))); err != nil || need <= loop.OneUSD/100 {
 		t.Errorf("the run needs %v USD, %v", at(p, "metadata", "needed_usd"), err)
 	}
 	if after, err := strconv.Atoi(resp.Header.Get("Retry-After")); err != nil || time.Duration(after)*time.Second < time.Until(reset)-time.Minute || time.Duration(after)*time.Second > time.Until(reset)+time.Minute {
