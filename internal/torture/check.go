@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// invariant is a query that must find no row. Each column is text.
+type invariant struct{ name, query string }
+
+// invariants are those that Postgres can judge, with the ledgers beside it: see
+// importLedgers for the tables led, asked, acked and approved.
+func invariants() []invariant {
+	return []invariant{
+		{"I1 a run that was acknowledged does not exist", `SELECT a.tag, a.run FROM acked a WHERE NOT EXISTS (SELECT FROM runs r WHERE r.run_id::text = a.run)`},
+		{"I1 two runs of one key", `SELECT input::text, string_agg(run_id::text, ' ') FROM runs WHERE depth = 0 GROUP BY tenant_id, input::text HAVING count(*) > 1`},
+		{"I1 one key was answered with two runs", `SELECT tag, string_agg(run, ' ') FROM acked GROUP BY tag HAVING count(DISTINCT run) > 1`},
+		{"I2 a run has neither ended nor a wait with a deadline nor an owner", `SELECT run_id::text, state, phase FROM runs
+			WHERE ended_at IS NULL AND (wake_at IS NULL OR wake_at < clock_timestamp()) AND lease_owner IS NULL AND available_at < clock_timestamp() - interval '10 s'`},
+		{"I2 a run is owned by nobody alive", `SELECT run_id::text, state, lease_owner FROM runs WHERE lease_owner IS NOT NULL
+			AND NOT EXISTS (SELECT FROM workers w WHERE w.worker_id = lease_owner AND w.expires_at > clock_timestamp() - interval '10 s')`},
+		{"I3 a journal has gaps", `SELECT run_id::text, count(*)::text, max(seq)::text FROM events GROUP BY 1 HAVING count(*) <> max(seq) OR min(seq) <> 1`},
+		{"I3 next_seq is not after the journal's end", `SELECT r.run_id::text, r.next_seq::text, max(e.seq)::text FROM runs r JOIN events e USING (tenant_id, run_id) GROUP BY 1, r.next_seq HAVING max(e.seq) <> r.next_seq - 1`},
+		{"I4 the model was asked before each call had its one result", `SELECT run, tag, fault FROM asked WHERE fault <> ''`},
+		{"I4 a call has two ends", `SELECT run_id::text, body ->> 'call_id' AS call, string_agg(kind, ' ') FROM events
+			WHERE kind IN ('call_finished', 'call_refused', 'doubt_told', 'child_finished', 'result_submitted') GROUP BY run_id, call HAVING count(*) > 1`},
+		{"I5 a request arrived before its intent was durable", `SELECT run, call, attempt::text, key FROM led WHERE intent = 'no'`},
+		{"I5 a request has no intent", `SELECT run, call, attempt::text, key FROM led l WHERE NOT EXISTS (SELECT FROM events e WHERE e.run_id::text = l.run AND e.kind = 'call_started'
+			AND e.body ->> 'call_id' = l.call AND (e.body ->> 'attempt')::int = l.attempt AND e.body ->> 'key' = l.key)`},
+		{"I5 the model was asked without an intent", `SELECT a.run, count(*)::text, min(s.n)::text FROM asked a
+			JOIN (SELECT run_id::text AS run, count(*) AS n FROM events WHERE kind = 'model_started' GROUP BY 1) s USING (run) GROUP BY a.run, s.n HAVING count(*) > s.n`},
+		{"I6 a risky call arrived twice in one attempt", `SELECT run, call, attempt::text, count(*)::text FROM led WHERE risky GROUP BY 1, 2, 3 HAVING count(*) > 1`},
+		{"I6 a call arrived under two keys", `SELECT run, call, string_agg(DISTINCT key, ' ') FROM led GROUP BY 1, 2 HAVING count(DISTINCT key) > 1`},
+		{"I6 two calls arrived under one key", `SELECT key, string_agg(DISTINCT run || '/' || call, ' ') FROM led GROUP BY 1 HAVING count(DISTINCT run || '/' || call) > 1`},
+		{"I6 a risky call was sent again without authority", `SELECT l.run, l.call, l.attempt::text FROM led l WHERE l.risky AND l.attempt > 1
+			AND NOT EXISTS (SELECT FROM events e WHERE e.run_id::text = l.run AND e.kind = 'call_resolved' AND e.body ->> 'call_id' = l.call AND e.body ->> 'resolution' = 'retry')`},
+		{"I7 a call took effect and is recorded as not sent or failed", `SELECT l.run, l.call, t.state FROM led l JOIN tool_calls t ON t.run_id::text = l.run AND t.call_id = l.call
+			WHERE l.risky AND l.applied AND t.state NOT IN ('SUCCEEDED', 'IN_DOUBT', 'STARTED')`},
+		{"I7 a call succeeded that never arrived", `SELECT t.run_id::text, t.call_id, t.tool FROM tool_calls t WHERE t.state = 'SUCCEEDED' AND t.tool IN ('effect', 'final', 'read', 'keyed')
+			AND NOT EXISTS (SELECT FROM led l WHERE l.run = t.run_id::text AND l.call = t.call_id)`},
+		{"I8 a call was left started", `SELECT t.run_id::text, t.call_id, t.state FROM tool_calls t JOIN runs r USING (tenant_id, run_id) WHERE t.state IN ('STARTED', 'AWAITING_RESULT', 'AWAITING_APPROVAL') AND r.ended_at IS NOT NULL`},
+		{"I9 an event is of an older epoch than one before it", `SELECT run_id::text, seq::text, epoch::text FROM
+			(SELECT run_id, seq, epoch, max(epoch) OVER (PARTITION BY tenant_id, run_id ORDER BY seq) AS newest FROM events) e WHERE epoch < newest`},
+		{"I10 an irreversible call was sent without its approval", `SELECT l.run, l.call, l.key FROM led l WHERE l.tool = 'final' AND NOT EXISTS (
+			SELECT FROM events d JOIN events s ON s.run_id = d.run_id AND s.kind = 'call_started' AND s.body ->> 'call_id' = l.call AND s.seq > d.seq
+			JOIN tool_calls t ON t.run_id = d.run_id AND t.call_id = l.call AND t.args_sha256 = d.body ->> 'args_hash'
+			WHERE d.run_id::text = l.run AND d.kind = 'approval_decided' AND d.body ->> 'call_id' = l.call AND (d.body ->> 'approved')::boolean)`},
+		{"I10 a call was approved by nobody", `SELECT l.run, l.call FROM led l WHERE l.tool = 'final' AND NOT EXISTS (
+			SELECT FROM approved p JOIN tool_calls t ON t.run_id::text = l.run AND t.call_id = l.call AND t.args_sha256 = p.hash
+			WHERE p.call = 'runs/' || l.run || '/toolCalls/' || l.call)`},
+		{"I10 a call was approved twice", `SELECT run_id::text, body ->> 'call_id' AS call, count(*)::text FROM events WHERE kind = 'approval_decided' GROUP BY 1, 2 HAVING count(*) > 1`},
+		{"I11 an account is above its limit", `SELECT account, committed_pico::text, held_pico::text, limit_pico::text FROM accounts WHERE committed_pico::numeric + held_pico > limit_pico`},
+		{"I11 a run that ended holds money", `SELECT r.run_id::text, r.held_pico::text FROM runs r JOIN accounts a ON a.tenant_id = r.tenant_id AND a.account = 'run:' || r.run_id
+			WHERE r.ended_at IS NOT NULL AND (a.held_pico > 0 OR r.held_pico > 0 OR EXISTS (SELECT FROM holds h WHERE h.run_id = r.run_id AND h.state = 'open'))`},
+		{"I11 an account is not the sum of its run's calls", `SELECT r.run_id::text, r.cost_pico::text, a.committed_pico::text FROM runs r JOIN accounts a ON a.tenant_id = r.tenant_id AND a.account = 'run:' || r.run_id
+			WHERE r.cost_pico <> a.committed_pico`},
+		{"I11 a budget is above its limit", `SELECT budget_id, committed_pico::text, held_pico::text FROM budget_standing WHERE committed_pico::numeric + held_pico > limit_pico`},
+		{"I11 a budget's account is not the sum of its chunks", `SELECT a.budget_id, a.held_pico::text, sum(c.drawn_pico)::text FROM budget_accounts a
+			LEFT JOIN chunks c ON c.budget_id = a.budget_id AND c.starts_at = a.starts_at AND c.state <> 'folded' GROUP BY a.budget_id, a.starts_at, a.held_pico HAVING a.held_pico <> coalesce(sum(c.drawn_pico), 0)`},
+		{"I11 a budget does not have what its runs' calls cost", `SELECT s.budget_id, s.committed_pico::text, h.cost::text FROM budget_standing s,
+			(SELECT coalesce(sum(settled_pico), 0) AS cost FROM holds) h WHERE s.committed_pico <> h.cost`},
+		{"I11 less was charged than the model billed", `SELECT a.run, sum(a.pico)::text, r.committed::text FROM asked a
+			JOIN (SELECT run_id::text AS run, sum(settled_pico) AS committed FROM holds GROUP BY 1) r USING (run) GROUP BY a.run, r.committed HAVING sum(a.pico) > r.committed`},
+		{"I12 something started after an acknowledged cancel", `SELECT e.run_id::text, e.seq::text, e.kind, e.at::text, a.cancelled::text FROM events e JOIN acked a ON a.run = e.run_id::text
+			WHERE a.cancelled IS NOT NULL AND e.at > a.cancelled AND e.kind IN ('model_started', 'call_started', 'call_handed_out')`},
+		{"I12 something started after the cancel in the journal", `SELECT e.run_id::text, e.seq::text, e.kind FROM events e JOIN events c USING (tenant_id, run_id)
+			WHERE c.kind = 'cancel_requested' AND e.seq > c.seq AND e.kind IN ('model_started', 'call_started', 'call_handed_out')`},
+		{"I12 an acknowledged cancel was lost", `SELECT a.run, r.state FROM acked a JOIN runs r ON r.run_id::text = a.run WHERE a.cancelled IS NOT NULL AND r.state <> 'CANCELLED' AND a.cancelled < r.ended_at - interval '1 s'`},
+		{"I12 twins: one run made the same effect twice", `SELECT run, n, count(DISTINCT call)::text FROM led WHERE risky AND applied GROUP BY 1, 2 HAVING count(DISTINCT call) > 1`},
+		{"I15 finished is not the last event, once", `SELECT r.run_id::text, r.state, count(e.*)::text FROM runs r LEFT JOIN events e ON e.run_id = r.run_id AND e.kind = 'finished'
+			GROUP BY r.run_id, r.state, r.next_seq, r.ended_at HAVING (r.ended_at IS NOT NULL)::int <> count(e.*) OR max(e.seq) <> r.next_seq - 1`},
+		{"I15 the head and the journal end differently", `SELECT r.run_id::text, r.state, e.body ->> 'state' FROM runs r JOIN events e ON e.run_id = r.run_id AND e.kind = 'finished' WHERE r.state <> e.body ->> 'state'`},
+		{"children: one call has two, or a child outlived its parent", `SELECT parent_run_id::text, parent_call_id, count(*)::text FROM runs WHERE depth > 0 GROUP BY 1, 2 HAVING count(*) > 1`},
+		{"signals: a run that ended still has some", `SELECT s.run_id::text, s.kind, r.state FROM run_signals s JOIN runs r USING (tenant_id, run_id) WHERE r.ended_at IS NOT NULL AND s.kind NOT IN ('call_resolved')`},
+	}
+}
+
+// check judges the database and the ledgers. Each violation is one line, with the
+// rows that violate.
+func (w *world) check(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := w.importLedgers(ctx); err != nil {
+		return nil, err
+	}
+	var violations []string
+	for _, r := range w.replicas {
+		r.mu.Lock()
+		violations = append(violations, r.faults...)
+		r.mu.Unlock()
+	}
+	for _, i := range invariants() {
+		rows, err := w.db.Query(ctx, i.query)
+		if err != nil {
+			return nil, fmt.Errorf("check %q: %w", i.name, err)
+		}
+		for n := 0; rows.Next(); n++ {
+			values, err := rows.Values()
+			if err != nil {
+				return nil, fmt.Errorf("check %q: %w", i.name, err)
+			}
+			if n < 20 { // the rest says the same
+				violations = append(violations, fmt.Sprint(i.name, ": ", values))
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return nil, fmt.Errorf("check %q: %w", i.name, err)
+		}
+	}
+	return violations, nil
+}
+
+// importLedgers puts what the other witnesses wrote beside the tables of loopd.
+func (w *world) importLedgers(ctx context.Context) error {
+	_, err := w.db.Exec(ctx, `
+		CREATE TABLE led (tool text, run text, call text, attempt int, key text, n text, applied boolean, risky boolean, intent text);
+		CREATE TABLE asked (run text, tag text, fault text, pico numeric);
+		CREATE TABLE acked (tag text, run text, cancelled timestamptz);
+		CREATE TABLE approved (call text, hash text)`)
+	if err != nil {
+		return fmt.Errorf("import the ledgers: %w", err)
+	}
+	insert := func(query string, args ...any) {
+		if err == nil {
+			_, err = w.db.Exec(ctx, query, args...)
+		}
+	}
+	for _, d := range w.tools.ledger.all() {
+		insert(`INSERT INTO led VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`, d.Tool, d.Run, d.Call, d.Attempt, d.Key, d.N, d.Applied, risky(d.Tool), d.Intent)
+	}
+	for _, a := range w.model.ledger.all() {
+		// gpt-4.1-mini, USD per million tokens: 0.40 in, 1.60 out; so 1e-12 USD per token is 400,000 and 1,600,000.
+		insert(`INSERT INTO asked VALUES ($1, $2, $3, $4)`, a.Run, a.Tag, a.Fault, a.In*400_000+a.Out*1_600_000)
+	}
+	for _, c := range w.client.history() {
+		for name := range c.names {
+			var cancelled *time.Time
+			if !c.cancelled.IsZero() {
+				cancelled = &c.cancelled
+			}
+			insert(`INSERT INTO acked VALUES ($1, $2, $3)`, c.key, name[len("runs/"):], cancelled)
+		}
+	}
+	for call, hash := range w.client.approved {
+		insert(`INSERT INTO approved VALUES ($1, $2)`, call, hash)
+	}
+	if err != nil {
+		return fmt.Errorf("import the ledgers: %w", err)
+	}
+	return nil
+}
