@@ -15,8 +15,8 @@ import (
 func define(ctx context.Context, at *replica, tools *link) error {
 	agents, budgets := loopdv1.NewAgentServiceClient(at.conn), loopdv1.NewBudgetServiceClient(at.conn)
 	limits := &loopdv1.Limits{
-		MaxIterations: proto.Int32(30), MaxModelCalls: proto.Int32(200), MaxToolCalls: proto.Int32(100), MaxCostUsd: proto.String("5"),
-		MaxErrorIterations: proto.Int32(20), NoProgressStop: proto.Bool(false), AnswerMaxOutputTokens: proto.Int64(512), FinalAnswerMaxOutputTokens: proto.Int64(256),
+		MaxIterations: proto.Int32(20), MaxModelCalls: proto.Int32(60), MaxToolCalls: proto.Int32(60), MaxCostUsd: proto.String("5"),
+		MaxErrorIterations: proto.Int32(10), NoProgressStop: proto.Bool(false), AnswerMaxOutputTokens: proto.Int64(512), FinalAnswerMaxOutputTokens: proto.Int64(256),
 	}
 	small := proto.Clone(limits).(*loopdv1.Limits) //nolint:errcheck,revive // a clone is of the same type
 	small.MaxCostUsd, small.MaxModelCalls = proto.String("0.5"), proto.Int32(20)

@@ -89,6 +89,7 @@ func torture(ctx context.Context, s settings, out io.Writer) (violations []strin
 	}
 	w, err := newWorld(ctx, s, slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
 	if err != nil {
+		w.close(context.WithoutCancel(ctx))
 		return nil, err
 	}
 	fmt.Fprintf(out, "seed %d: %s, %d runs, %d replicas, faults: %s; data in %s\n", s.seed, s.duration, s.runs, s.replicas, s.faults, w.dir)

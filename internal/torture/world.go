@@ -44,38 +44,43 @@ func (w *world) links() []*link {
 	return links
 }
 
-// newWorld starts everything, whole.
+// newWorld starts everything, whole. What it returns is to be closed, with an error
+// too.
 func newWorld(ctx context.Context, s settings, log *slog.Logger) (*world, error) {
-	w := &world{dir: s.dir, log: log}
+	w := &world{dir: s.dir, log: log, endRuns: func() {}}
+	return w, w.start(ctx, s)
+}
+
+func (w *world) start(ctx context.Context, s settings) error {
 	if w.dir == "" {
 		dir, err := os.MkdirTemp("", "loopd-torture-")
 		if err != nil {
-			return nil, fmt.Errorf("make a directory: %w", err)
+			return fmt.Errorf("make a directory: %w", err)
 		}
 		w.dir = dir
 		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the user that runs Postgres passes through it
-			return nil, fmt.Errorf("open the directory: %w", err)
+			return fmt.Errorf("open the directory: %w", err)
 		}
 	}
 	if err := os.MkdirAll(w.dir, 0o755); err != nil { //nolint:gosec // see above
-		return nil, fmt.Errorf("make the directory: %w", err)
+		return fmt.Errorf("make the directory: %w", err)
 	}
 	var err error
 	if w.database, err = startDatabase(ctx, w.dir+"/postgres"); err != nil {
-		return nil, err
+		return err
 	}
 	if err := w.serve(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	if err := w.migrate(ctx, s.loopd); err != nil {
-		return nil, err
+		return err
 	}
 	if err := w.replicate(ctx, s); err != nil {
-		return nil, err
+		return err
 	}
 	w.client = newClient(w.replicas, w.tools)
 	w.breaker = &breaker{w: w, rand: rand.New(rand.NewPCG(s.seed, 2)), busy: map[string]bool{}, done: map[string]int{}} //nolint:gosec // to be repeated
-	return w, w.prepare(ctx)
+	return w.prepare(ctx)
 }
 
 // serve starts the model and the tool server with their ledgers and links.
@@ -249,12 +254,18 @@ func (w *world) close(ctx context.Context) {
 	for _, s := range w.servers {
 		_ = s.Close()
 	}
-	w.db.Close()
+	if w.db != nil {
+		w.db.Close()
+	}
 	for _, l := range append(w.links(), w.direct) {
-		l.close()
+		if l != nil {
+			l.close()
+		}
 	}
 	w.all.wait()
-	w.database.stop(ctx)
+	if w.database != nil {
+		w.database.stop(ctx)
+	}
 }
 
 // report prints what happened, whatever the verdict.
