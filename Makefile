@@ -31,6 +31,19 @@ test: ## Run all tests; they start their own Postgres
 race: ## Run all tests under the race detector
 	go test -race -timeout $(TEST_TIMEOUT) ./...
 
+# TORTURE passes flags on, such as TORTURE='--seed 17 --verbose'.
+TORTURE ?=
+
+.PHONY: torture torture-short torture-long
+torture: build ## Break three replicas and their Postgres for 5 minutes, then check that all promises held
+	go run ./internal/torture --duration 5m $(TORTURE)
+
+torture-short: build ## The same for half a minute
+	go run ./internal/torture --duration 30s $(TORTURE)
+
+torture-long: build ## The same for an hour: some 1,000 kills
+	go run ./internal/torture --duration 60m $(TORTURE)
+
 .PHONY: check
 check: fmt-check vet lint arch checkgenerate race ## All that must hold before a change lands
 

@@ -11,6 +11,7 @@ var startsGoroutines = []string{
 	"cmd/loopd/serve.go",            // the services of the process
 	"internal/engine/supervisor.go", // run owners, and their model and tool calls
 	"internal/devpg/devpg.go",       // the thread that Postgres dies with
+	"internal/torture/group.go",     // what takes part in the fault machine, and its faults
 }
 
 // uses finds the selectors that name one of the given members of an imported

@@ -41,6 +41,7 @@ var mayImport = map[string][]string{
 	"internal/demo":      {"api/loopd/v1"}, // a client
 	"internal/devpg":     {},
 	"internal/telemetry": {},
+	"internal/torture":   {"api/loopd/v1", "internal/devpg"}, // a judge that shares nothing with what it judges
 	"internal/tools/*":   {},
 	// Drives the adapter in a conformance suite written by others.
 	"internal/tools/mcpclient": {"internal/loop", "internal/tool", "internal/tool/mcp"},

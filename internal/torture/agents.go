@@ -15,11 +15,11 @@ import (
 func define(ctx context.Context, at *replica, tools *link) error {
 	agents, budgets := loopdv1.NewAgentServiceClient(at.conn), loopdv1.NewBudgetServiceClient(at.conn)
 	limits := &loopdv1.Limits{
-		MaxIterations: proto.Int32(20), MaxModelCalls: proto.Int32(60), MaxToolCalls: proto.Int32(60), MaxCostUsd: proto.String("5"),
-		MaxErrorIterations: proto.Int32(10), NoProgressStop: proto.Bool(false), AnswerMaxOutputTokens: proto.Int64(512), FinalAnswerMaxOutputTokens: proto.Int64(256),
+		MaxIterations: proto.Int32(20), MaxModelCalls: proto.Int32(60), MaxToolCalls: proto.Int32(60), MaxCostUsd: new("5"),
+		MaxErrorIterations: proto.Int32(10), NoProgressStop: new(false), AnswerMaxOutputTokens: proto.Int64(512), FinalAnswerMaxOutputTokens: proto.Int64(256),
 	}
-	small := proto.Clone(limits).(*loopdv1.Limits) //nolint:errcheck,revive // a clone is of the same type
-	small.MaxCostUsd, small.MaxModelCalls = proto.String("0.5"), proto.Int32(20)
+	small := proto.Clone(limits).(*loopdv1.Limits) //nolint:errcheck // a clone is of the same type
+	small.MaxCostUsd, small.MaxModelCalls = new("0.5"), proto.Int32(20)
 	served := []*loopdv1.Tool{
 		httpTool(tools, "read", loopdv1.Effect_EFFECT_READ_ONLY), httpTool(tools, "keyed", loopdv1.Effect_EFFECT_IDEMPOTENT),
 		httpTool(tools, "effect", loopdv1.Effect_EFFECT_SIDE_EFFECT), httpTool(tools, "final", loopdv1.Effect_EFFECT_IRREVERSIBLE),

@@ -36,6 +36,7 @@ type client struct {
 
 	mu       sync.Mutex
 	runs     []*created
+	watched  []*watched
 	approved map[string]string // call: the hash it was approved with, by the time this was sent
 	counts   map[string]int
 }
@@ -53,7 +54,7 @@ func (c *client) count(what string) {
 	c.counts[what]++
 }
 
-func (c *client) any() *replica { return c.replicas[rand.IntN(len(c.replicas))] } //nolint:gosec // no secret
+func (c *client) any() *replica { return c.replicas[rand.IntN(len(c.replicas))] }
 
 // unclear reports whether the request may be repeated, and must be.
 func unclear(err error) bool {
@@ -105,7 +106,14 @@ func (c *client) create(ctx context.Context, r *rand.Rand, p plan) {
 			c.mu.Unlock()
 		}
 	}
-	if name == "" || !pause(ctx, delay) {
+	if name == "" {
+		return
+	}
+	if fate > 6 {
+		c.watch(ctx, name)
+		return
+	}
+	if !pause(ctx, delay) {
 		return
 	}
 	switch fate {

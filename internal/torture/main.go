@@ -69,7 +69,7 @@ func readSettings(args []string) (settings, error) {
 		return s, err
 	}
 	if s.seed == 0 {
-		s.seed = rand.Uint64() //nolint:gosec // no secret
+		s.seed = rand.Uint64()
 	}
 	if s.runs == 0 {
 		s.runs = int(2 * s.duration.Seconds())

@@ -47,7 +47,9 @@ func (m message) text() string {
 	if json.Unmarshal(m.Content, &plain) == nil {
 		return plain
 	}
-	var parts []struct{ Text string }
+	var parts []struct {
+		Text string `json:"text"`
+	}
 	_ = json.Unmarshal(m.Content, &parts)
 	for _, part := range parts {
 		plain += part.Text

@@ -58,7 +58,7 @@ func parsePlan(input string) (plan, bool) {
 		return plan{}, false
 	}
 	p := plan{tag: tag}
-	for _, iteration := range strings.Fields(text) {
+	for iteration := range strings.FieldsSeq(text) {
 		var calls []wish
 		for word := range strings.SplitSeq(iteration, "+") {
 			tool, mode, _ := strings.Cut(word, ":")

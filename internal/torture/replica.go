@@ -105,7 +105,7 @@ func (r *replica) once(ctx context.Context) error {
 	}
 	defer log.Close()
 	said := &tail{}
-	cmd := exec.Command(r.binary, "serve", "--database-url", r.url(), "--providers", r.file("providers.yaml"), "--allow-private-tools", //nolint:gosec,noctx // the program under test; it ends by signal
+	cmd := exec.Command(r.binary, "serve", "--database-url", r.url(), "--providers", r.file("providers.yaml"), "--allow-private-tools", //nolint:noctx // the program under test; it ends by signal
 		"--lease-ttl", leaseTTL.String(), "--drain-grace", "5s", "--log-level", "warn",
 		"--grpc-addr", r.grpc, "--http-addr", r.http, "--admin-addr", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), "TORTURE_KEY=none")

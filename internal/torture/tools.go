@@ -50,7 +50,10 @@ func (s *toolServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // cut on its way: it has not arrived
 	}
-	var args struct{ N, Mode string }
+	var args struct {
+		N    string `json:"n"`
+		Mode string `json:"mode"`
+	}
 	if err := json.Unmarshal(body, &args); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

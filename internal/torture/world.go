@@ -58,11 +58,11 @@ func (w *world) start(ctx context.Context, s settings) error {
 			return fmt.Errorf("make a directory: %w", err)
 		}
 		w.dir = dir
-		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the user that runs Postgres passes through it
+		if err := os.Chmod(dir, 0o755); err != nil {
 			return fmt.Errorf("open the directory: %w", err)
 		}
 	}
-	if err := os.MkdirAll(w.dir, 0o755); err != nil { //nolint:gosec // see above
+	if err := os.MkdirAll(w.dir, 0o755); err != nil {
 		return fmt.Errorf("make the directory: %w", err)
 	}
 	var err error
@@ -79,7 +79,7 @@ func (w *world) start(ctx context.Context, s settings) error {
 		return err
 	}
 	w.client = newClient(w.replicas, w.tools)
-	w.breaker = &breaker{w: w, rand: rand.New(rand.NewPCG(s.seed, 2)), busy: map[string]bool{}, done: map[string]int{}} //nolint:gosec // to be repeated
+	w.breaker = &breaker{w: w, rand: rand.New(rand.NewPCG(s.seed, 2)), busy: map[string]bool{}, done: map[string]int{}}
 	return w.prepare(ctx)
 }
 
@@ -128,7 +128,7 @@ func dialTCP(addr string) func() (net.Conn, error) {
 
 func (w *world) migrate(ctx context.Context, binary string) error {
 	url := "postgres://loopd@" + w.direct.addr() + "/loopd?sslmode=disable"
-	said, err := exec.CommandContext(ctx, binary, "migrate", "up", "--database-url", url).CombinedOutput() //nolint:gosec // the program under test
+	said, err := exec.CommandContext(ctx, binary, "migrate", "up", "--database-url", url).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("migrate with %s (build it with make build): %w\n%s", binary, err, said)
 	}
@@ -198,7 +198,8 @@ func (w *world) suffer(ctx context.Context, s settings) ([]string, error) {
 		return nil, ctx.Err()
 	}
 	w.client.healed.Store(true)
-	late, err := w.settle(ctx, s, &clients)
+	late, err := w.settle(ctx, s)
+	pause(ctx, 3*time.Second) // the readers of streams hear of the end
 	endPeople()
 	clients.wait()
 	return late, err
@@ -206,9 +207,9 @@ func (w *world) suffer(ctx context.Context, s settings) ([]string, error) {
 
 // create makes the runs, evenly.
 func (w *world) create(people, until context.Context, s settings, clients *group) {
-	draw := rand.New(rand.NewPCG(s.seed, 1)) //nolint:gosec // to be repeated
+	draw := rand.New(rand.NewPCG(s.seed, 1))
 	for i := range s.runs {
-		own := rand.New(rand.NewPCG(s.seed, uint64(100+i))) //nolint:gosec // to be repeated
+		own := rand.New(rand.NewPCG(s.seed, uint64(100+i)))
 		p := drawPlan(draw, strconv.Itoa(i+1))
 		clients.do(func() { w.client.create(people, own, p) })
 		if !pause(until, s.duration/time.Duration(s.runs)) {
@@ -218,10 +219,9 @@ func (w *world) create(people, until context.Context, s settings, clients *group
 }
 
 // settle waits for the end of all runs, and tries each replica once more.
-func (w *world) settle(ctx context.Context, s settings, clients *group) ([]string, error) {
+func (w *world) settle(ctx context.Context, s settings) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.quiet)
 	defer cancel()
-	clients.wait()
 	var late []string
 	for _, r := range w.replicas {
 		for i := range 5 {
@@ -287,12 +287,17 @@ func (w *world) report(ctx context.Context, out io.Writer) {
 	w.count(ctx, out, `SELECT CASE kind WHEN 'claimed' THEN CASE WHEN body ->> 'recovered' = 'true' THEN 'claimed, recovered' ELSE kind END ELSE kind END, count(*)
 		FROM events WHERE kind IN ('claimed', 'call_in_doubt', 'call_resolved', 'model_failed', 'cancel_requested', 'pause_requested', 'resumed', 'approval_decided', 'result_submitted', 'child_finished')
 		GROUP BY 1 ORDER BY 1`)
+	readers := 0
+	for _, seen := range w.client.watched {
+		readers += len(seen.kinds)
+	}
 	intents := map[string]int{}
 	for _, d := range w.tools.ledger.all() {
 		intents["deliveries, intent seen at receipt: "+d.Intent]++
 	}
 	fmt.Fprintln(out, "\nledgers:")
 	fmt.Fprintf(out, "%6d  model requests\n", len(w.model.ledger.all()))
+	fmt.Fprintf(out, "%6d  events read by %d readers of streams\n", readers, len(w.client.watched))
 	for _, row := range table(intents) {
 		fmt.Fprintln(out, row)
 	}
