@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // invariant is a query that must find no row. Each column is text.
@@ -96,8 +98,20 @@ func (w *world) check(ctx context.Context) ([]string, error) {
 		violations = append(violations, r.faults...)
 		r.mu.Unlock()
 	}
+	found, err := judge(ctx, w.db)
+	return append(violations, found...), err
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// judge asks for the rows that break an invariant.
+func judge(ctx context.Context, db querier) ([]string, error) {
+	var violations []string
 	for _, i := range invariants() {
-		rows, err := w.db.Query(ctx, i.query)
+		rows, err := db.Query(ctx, i.query)
 		if err != nil {
 			return nil, fmt.Errorf("check %q: %w", i.name, err)
 		}
@@ -117,14 +131,17 @@ func (w *world) check(ctx context.Context) ([]string, error) {
 	return violations, nil
 }
 
+// witnesses are the tables of what others than loopd wrote down.
+const witnesses = `
+	CREATE TABLE led (tool text, run text, call text, attempt int, key text, n text, applied boolean, risky boolean, intent text);
+	CREATE TABLE asked (run text, tag text, fault text, pico numeric);
+	CREATE TABLE acked (tag text, run text, cancelled timestamptz);
+	CREATE TABLE watched (run text, kinds text, seen int, ended boolean, fault text);
+	CREATE TABLE approved (call text, hash text)`
+
 // importLedgers puts what the other witnesses wrote beside the tables of loopd.
 func (w *world) importLedgers(ctx context.Context) error {
-	_, err := w.db.Exec(ctx, `
-		CREATE TABLE led (tool text, run text, call text, attempt int, key text, n text, applied boolean, risky boolean, intent text);
-		CREATE TABLE asked (run text, tag text, fault text, pico numeric);
-		CREATE TABLE acked (tag text, run text, cancelled timestamptz);
-		CREATE TABLE watched (run text, kinds text, seen int, ended boolean, fault text);
-		CREATE TABLE approved (call text, hash text)`)
+	_, err := w.db.Exec(ctx, witnesses)
 	if err != nil {
 		return fmt.Errorf("import the ledgers: %w", err)
 	}
