@@ -182,10 +182,23 @@ func (c *client) interrupt(ctx context.Context, name string) {
 	if err != nil || !pause(ctx, 2*time.Second) {
 		return
 	}
-	_ = c.insist(ctx, "resume", func(ctx context.Context, at *replica) error {
-		_, err := at.runs.ResumeRun(ctx, &loopdv1.ResumeRunRequest{Name: name, RequestId: name[len("runs/"):] + "-resume"})
-		return err
-	})
+	for { // what is asked to pause is not paused yet, and cannot be resumed
+		err := c.insist(ctx, "resume", func(ctx context.Context, at *replica) error {
+			_, err := at.runs.ResumeRun(ctx, &loopdv1.ResumeRunRequest{Name: name})
+			return err
+		})
+		if err == nil || c.ended(ctx, name) || !pause(ctx, time.Second) {
+			return
+		}
+	}
+}
+
+// ended reports whether a run is known to have ended.
+func (c *client) ended(ctx context.Context, name string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
+	defer cancel()
+	run, err := c.any().runs.GetRun(ctx, &loopdv1.GetRunRequest{Name: name})
+	return err == nil && run.GetEndTime() != nil
 }
 
 // decide looks, until ctx ends, for calls that wait for people, and acts on them.

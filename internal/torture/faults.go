@@ -48,10 +48,10 @@ type draws struct {
 // kinds are all faults. Kills weigh as much as all others together.
 func kinds() []kind {
 	return []kind{
-		{"kill", 52, (*breaker).kill},
+		{"kill", 56, (*breaker).kill},
 		{"terminate", 4, (*breaker).terminate},
-		{"freeze", 9, (*breaker).freeze},
-		{"postgres crash", 9, (*breaker).crash},
+		{"freeze", 11, (*breaker).freeze},
+		{"postgres crash", 11, (*breaker).crash},
 		{"backends killed", 5, (*breaker).backends},
 		{"link cut", 5, (*breaker).cut},
 		{"link stalled", 3, (*breaker).stall},
@@ -90,7 +90,7 @@ func (b *breaker) run(ctx context.Context, of []kind) {
 	for _, k := range of {
 		total += k.weight
 	}
-	for total > 0 && pause(ctx, 700*time.Millisecond+time.Duration(b.rand.Int64N(int64(1400*time.Millisecond)))) {
+	for total > 0 && pause(ctx, time.Second+time.Duration(b.rand.Int64N(int64(2200*time.Millisecond)))) {
 		n, chosen := b.rand.IntN(total), kind{}
 		for _, k := range of {
 			if n -= k.weight; n < 0 {

@@ -58,7 +58,7 @@ func readSettings(args []string) (settings, error) {
 	f.Uint64Var(&s.seed, "seed", 0, "draws plans and faults; 0: a fresh one, which is printed")
 	f.DurationVar(&s.duration, "duration", 5*time.Minute, "how long runs are made and things are broken")
 	f.DurationVar(&s.quiet, "quiet", 2*time.Minute, "how long runs may take to end after everything has healed")
-	f.IntVar(&s.runs, "runs", 0, "runs to make, evenly over the duration; 0: two a second")
+	f.IntVar(&s.runs, "runs", 0, "runs to make, evenly over the duration; 0: six in five seconds")
 	f.IntVar(&s.replicas, "replicas", 3, "loopd processes")
 	f.StringVar(&s.loopd, "loopd", "bin/loopd", "the loopd binary to torture")
 	f.StringVar(&s.faults, "faults", "all", "kinds of faults, comma-separated, or all, or none")
@@ -72,7 +72,7 @@ func readSettings(args []string) (settings, error) {
 		s.seed = rand.Uint64()
 	}
 	if s.runs == 0 {
-		s.runs = int(2 * s.duration.Seconds())
+		s.runs = max(1, int(1.2*s.duration.Seconds()))
 	}
 	if s.replicas < 1 || s.runs < 1 || s.duration <= 0 {
 		return s, errors.New("--replicas, --runs and --duration must be above 0")
