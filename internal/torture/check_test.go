@@ -55,7 +55,7 @@ INSERT INTO events SELECT 't', '00000000-0000-0000-0000-000000000001', seq, kind
 	(7, 'call_finished', '{"call_id":"c1"}'), (8, 'finished', '{"state":"SUCCEEDED"}')) e (seq, kind, body);
 INSERT INTO tool_calls (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256, effect, state, outcome, attempt, idem_key, result, cut, bytes)
 	VALUES ('t', '00000000-0000-0000-0000-000000000001', 'c1', 1, 'final', '{}', 1, 'h', 'IRREVERSIBLE', 'SUCCEEDED', 'ok', 1, 'k', '""', false, 0);
-INSERT INTO led VALUES ('final', '00000000-0000-0000-0000-000000000001', 'c1', 1, 'k', 'n', true, true, 'yes');
+INSERT INTO led VALUES ('final', '00000000-0000-0000-0000-000000000001', 'c1', 1, 'k', 'n', true,true, 'yes');
 INSERT INTO asked VALUES ('00000000-0000-0000-0000-000000000001', '1', '', 300);
 INSERT INTO acked VALUES ('torture-1', '00000000-0000-0000-0000-000000000001', NULL);
 INSERT INTO watched SELECT '00000000-0000-0000-0000-000000000001', string_agg(kind, ' ' ORDER BY seq), 8, true, '' FROM events;
@@ -81,11 +81,11 @@ var crimes = map[string]string{
 	"I4 the model":                    `UPDATE asked SET fault = 'no result'`,
 	"I4 a call":                       extra("call_finished", `{"call_id":"c1"}`),
 	"I5 a request arrived":            `UPDATE led SET intent = 'no'`,
-	"I5 a request has no":             `INSERT INTO led SELECT tool, run, 'c9', 1, 'k9', 'n9', false, false, 'unknown' FROM led`,
+	"I5 a request has no":             `INSERT INTO led SELECT tool, run, 'c9', 1, 'k9', 'n9', false,false, 'unknown' FROM led`,
 	"I5 the model":                    `INSERT INTO asked SELECT run, tag, '', 0 FROM asked`,
 	"I6 a risky call arr":             `INSERT INTO led SELECT * FROM led`,
-	"I6 a call arrived":               `INSERT INTO led SELECT tool, run, call, 2, 'other', n, false, false, 'yes' FROM led`,
-	"I6 two calls":                    `INSERT INTO led SELECT tool, run, 'c2', 1, key, 'n2', false, false, 'yes' FROM led`,
+	"I6 a call arrived":               `INSERT INTO led SELECT tool, run, call, 2, 'other', n, false,false, 'yes' FROM led`,
+	"I6 two calls":                    `INSERT INTO led SELECT tool, run, 'c2', 1, key, 'n2', false,false, 'yes' FROM led`,
 	"I6 a risky call was":             `INSERT INTO led SELECT tool, run, call, 2, key, n, false, true, 'yes' FROM led`,
 	"I7 a call took":                  `UPDATE tool_calls SET state = 'NOT_SENT'`,
 	"I7 a call succeeded":             `DELETE FROM led`,
@@ -105,7 +105,7 @@ var crimes = map[string]string{
 	"I12 something started after an":  `UPDATE acked SET cancelled = now() - interval '1 s'; UPDATE events SET at = now() - interval '1 h' WHERE seq <> 6; UPDATE events SET at = now() WHERE seq = 6`,
 	"I12 something started after the": `UPDATE events SET kind = 'cancel_requested' WHERE seq = 2`,
 	"I12 an acknowledged":             `UPDATE acked SET cancelled = now() - interval '1 h'; UPDATE events SET at = now() - interval '2 h'`,
-	"I12 twins":                       `INSERT INTO led SELECT tool, run, 'c2', 1, 'k2', n, true, true, 'yes' FROM led`,
+	"I12 twins":                       `INSERT INTO led SELECT tool, run, 'c2', 1, 'k2', n, true,true, 'yes' FROM led`,
 	"I15 finished":                    extra("claimed", `{}`),
 	"I15 the head":                    `UPDATE runs SET state = 'FAILED'`,
 	"P2 one call": `INSERT INTO runs SELECT (r2).* FROM (SELECT jsonb_populate_record(r, jsonb_build_object('run_id', id, 'depth', 1, 'parent_run_id', r.run_id, 'root_run_id', r.run_id, 'parent_call_id', 'c1')) AS r2
