@@ -9,6 +9,7 @@ import (
 // owner who waits for it, recovers it and counts it.
 var startsGoroutines = []string{
 	"cmd/loopd/serve.go",            // the services of the process
+	"cmd/loopd/bench_load.go",       // the clients of the benchmark
 	"internal/engine/supervisor.go", // run owners, and their model and tool calls
 	"internal/devpg/devpg.go",       // the thread that Postgres dies with
 	"internal/torture/group.go",     // what takes part in the fault machine, and its faults

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/loopd/loopd/internal/devpg"
+	"github.com/loopd/loopd/internal/postgres"
+)
+
+// benchOptions are the flags of `loopd bench`.
+type benchOptions struct {
+	concurrency []int
+	repeat      int
+	runs        int
+	iterations  int
+	duration    time.Duration
+	latency     time.Duration
+	modelURL    string
+	toolURL     string
+	databaseURL string
+	binDir      string
+	cpuProfile  string
+	memProfile  string
+	json        bool
+}
+
+func benchCommand(env Env) *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use: "bench", Short: "Measure what this machine carries: database, model, tool and worker, all here", Args: cobra.NoArgs,
+		Long: "Starts a whole loopd on a fresh Postgres, with a model server and a tool server beside it in the same\n" +
+			"process, and creates runs over the API, so many at once. Each run calls the model ten times and,\n" +
+			"after all answers but the last, a tool that returns 3,000 characters. Prints medians.\n\n" +
+			"On a machine that does something else as well the figures are noise: compare what was measured in turns.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			return bench(cmd.Context(), o, env)
+		},
+	}
+	f := cmd.Flags()
+	f.IntSliceVar(&o.concurrency, "concurrency", []int{1, 16, 64, 256}, "runs at once, one row of the table each")
+	f.IntVar(&o.repeat, "repeat", 3, "measure each row so often, in turns, and take medians")
+	f.IntVar(&o.runs, "runs", 0, "end a measurement after so many runs; 0: only --duration ends it")
+	f.IntVar(&o.iterations, "iterations", 10, "model calls of a run")
+	f.DurationVar(&o.duration, "duration", 5*time.Second, "create no more runs in a measurement after this time; 0: only --runs ends it")
+	f.DurationVar(&o.latency, "model-latency", 0, "how long the model server takes to answer")
+	f.StringVar(&o.modelURL, "model-url", "", "base URL of another model server, which speaks Chat Completions and calls the tool \"lookup\"; what is seen by the model is not measured then")
+	f.StringVar(&o.toolURL, "tool-url", "", "URL of another tool server")
+	f.StringVar(&o.databaseURL, "database-url", "", "an empty Postgres database to use, instead of a fresh server (LOOPD_DATABASE_URL does not count here)")
+	f.StringVar(&o.binDir, "pg-bindir", env.Getenv("LOOPD_PG_BINDIR"), "Postgres binaries to use [LOOPD_PG_BINDIR]")
+	f.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of all measurements to this file")
+	f.StringVar(&o.memProfile, "memprofile", "", "write a profile of all allocations to this file")
+	f.BoolVar(&o.json, "json", false, "print JSON instead of a table")
+	return cmd
+}
+
+// check names the first flag that makes no sense.
+func (o benchOptions) check() error {
+	switch {
+	case len(o.concurrency) == 0 || slices.Min(o.concurrency) < 1:
+		return usagef("--concurrency: use numbers of runs, 1 or more each")
+	case o.repeat < 1:
+		return usagef("--repeat is %d: use at least 1", o.repeat)
+	case o.runs < 0 || o.duration < 0 || o.runs == 0 && o.duration == 0:
+		return usagef("--runs %d and --duration %s: one of them must be more than 0, or the measurement has no end", o.runs, o.duration)
+	case o.iterations < 2 || o.iterations > 1000:
+		return usagef("--iterations is %d: use 2 to 1000", o.iterations)
+	case (o.modelURL == "") != (o.toolURL == ""):
+		return usagef("--model-url and --tool-url go together: the model's answers name the tool's arguments")
+	}
+	return nil
+}
+
+// bench starts what is missing, and measures.
+func bench(ctx context.Context, o benchOptions, env Env) (err error) {
+	if o.databaseURL == "" {
+		stop, err := o.startPostgres(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	if err := postgres.Migrate(ctx, o.databaseURL); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for the model and the tool: %w", err)
+	}
+	peer := newBenchPeer(o.iterations, o.latency)
+	peers := &http.Server{Handler: peer, ReadHeaderTimeout: 5 * time.Second}
+	if o.modelURL == "" {
+		o.modelURL, o.toolURL = "http://"+lis.Addr().String()+"/v1", "http://"+lis.Addr().String()+"/tool"
+	}
+	d, err := newDaemon(ctx, o.config(env), env)
+	if err != nil {
+		return err
+	}
+	d.beside = func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() { _ = peers.Close() })
+		defer stop()
+		return closedIsFine(peers.Serve(lis))
+	}
+	return d.run(ctx, func(ctx context.Context) error { return o.measure(ctx, d.grpcLis.Addr().String(), peer, env) })
+}
+
+// startPostgres runs a server in a directory of its own, and sets its URL. stop ends it
+// and removes the directory.
+func (o *benchOptions) startPostgres(ctx context.Context) (stop func(), err error) {
+	dir, err := os.MkdirTemp("", "loopd-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for Postgres: %w", err)
+	}
+	// Root's server runs as another user, who must get to its data.
+	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // nobody can list it, and the data in it is its owner's
+		return nil, fmt.Errorf("open the directory for Postgres: %w", err)
+	}
+	// As durable as by default; but no checkpoint falls into a measurement.
+	settings := map[string]string{"checkpoint_timeout": "30min", "max_wal_size": "16GB", "shared_buffers": "512MB"}
+	pg, err := devpg.Start(ctx, devpg.Config{DataDir: dir, BinDir: o.binDir, Settings: settings})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	o.databaseURL = pg.URL()
+	return func() {
+		_ = pg.Stop(context.WithoutCancel(ctx)) // nobody needs what it holds
+		_ = os.RemoveAll(dir)
+	}, nil
+}
+
+// config is that of a daemon with its defaults, on free ports and with no other provider
+// than the model server.
+func (o *benchOptions) config(env Env) config {
+	var c config
+	quiet := env
+	quiet.Getenv = func(name string) string {
+		if name == "LOOPD_OPENAI_API_KEY" {
+			return "bench"
+		}
+		return ""
+	}
+	c.flags(pflag.NewFlagSet("bench", pflag.ContinueOnError), quiet)
+	c.httpAddr, c.grpcAddr, c.adminAddr = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	c.databaseURL, c.openaiURL, c.privateNets = o.databaseURL, o.modelURL, true
+	c.maxRuns = max(c.maxRuns, slices.Max(o.concurrency))
+	c.logFormat, c.logLevel = "text", "warn"
+	return c
+}
+
+// profile writes the profiles that were asked for, around what is measured.
+func (o *benchOptions) profile(measure func() error) (err error) {
+	if o.cpuProfile != "" {
+		f, err := os.Create(o.cpuProfile) //nolint:gosec // the user names the file
+		if err != nil {
+			return usagef("--cpuprofile: %w", err)
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return fmt.Errorf("start the CPU profile: %w", err)
+		}
+		defer pprof.StopCPUProfile()
+	}
+	if err := measure(); err != nil || o.memProfile == "" {
+		return err
+	}
+	f, err := os.Create(o.memProfile) //nolint:gosec // the user names the file
+	if err != nil {
+		return usagef("--memprofile: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	runtime.GC()
+	return pprof.Lookup("allocs").WriteTo(f, 0)
+}

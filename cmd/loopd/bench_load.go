@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+)
+
+// errBench: a run of the benchmark did not end as it should.
+var errBench = errors.New("the benchmark did not go as it should")
+
+// benchWarmUp is how many runs fill caches, pools and prepared statements first.
+const benchWarmUp = 20
+
+// benchClient creates runs and waits for them, as a program over the API would.
+type benchClient struct {
+	o     benchOptions
+	peer  *benchPeer
+	runs  loopdv1.RunServiceClient
+	agent string
+	meter *benchMeter
+	next  atomic.Int64
+}
+
+// measure registers the agent, warms up, measures row after row, in turns, and prints.
+func (o *benchOptions) measure(ctx context.Context, server string, peer *benchPeer, env Env) error {
+	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", server, err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing left to say
+	agent, err := benchAgent(*o)
+	if err != nil {
+		return err
+	}
+	if _, err := loopdv1.NewAgentServiceClient(conn).UpdateAgent(ctx, &loopdv1.UpdateAgentRequest{Agent: agent, AllowMissing: true}); err != nil {
+		return fmt.Errorf("register %s: %w", agent.GetName(), err)
+	}
+	meter, err := newBenchMeter(ctx, o.databaseURL)
+	if err != nil {
+		return err
+	}
+	defer meter.close(ctx)
+	b := &benchClient{o: *o, peer: peer, runs: loopdv1.NewRunServiceClient(conn), agent: agent.GetName(), meter: meter}
+	if _, err := b.load(ctx, min(benchWarmUp, slices.Max(o.concurrency)), benchWarmUp, 0); err != nil {
+		return err
+	}
+	cells := make([][]benchCell, len(o.concurrency))
+	err = o.profile(func() error {
+		for range o.repeat {
+			for i, concurrency := range o.concurrency {
+				cell, err := b.row(ctx, concurrency)
+				if err != nil {
+					return err
+				}
+				cells[i] = append(cells[i], cell)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	rows := make([]benchCell, len(cells))
+	for i, repeated := range cells {
+		rows[i] = benchMedians(repeated)
+	}
+	return printBench(env.Stdout, rows, o.json)
+}
+
+// row measures once at one concurrency.
+func (b *benchClient) row(ctx context.Context, concurrency int) (benchCell, error) {
+	b.peer.take()
+	before, err := b.meter.read(ctx)
+	if err != nil {
+		return benchCell{}, err
+	}
+	began := time.Now()
+	creates, err := b.load(ctx, concurrency, b.o.runs, b.o.duration)
+	if err != nil {
+		return benchCell{}, err
+	}
+	took := time.Since(began)
+	after, err := b.meter.read(ctx)
+	if err != nil {
+		return benchCell{}, err
+	}
+	cell := after.since(before, len(creates), len(creates)*b.o.iterations)
+	cell.Concurrency = concurrency
+	cell.IterationsPerSecond = float64(len(creates)*b.o.iterations) / took.Seconds()
+	gaps, starts := b.peer.take()
+	cell.OverheadP50, cell.OverheadP99 = percentiles(gaps)
+	cell.CreateP50, cell.CreateP99 = percentiles(creates)
+	cell.StartP50, cell.StartP99 = percentiles(starts)
+	return cell, nil
+}
+
+// load keeps so many runs in flight until the number of runs is reached or the time is
+// over; 0 is no bound. It returns how long each create took, once all runs have ended.
+func (b *benchClient) load(ctx context.Context, concurrency, runs int, most time.Duration) ([]time.Duration, error) {
+	group, ctx := errgroup.WithContext(ctx)
+	began := time.Now()
+	var begun atomic.Int64
+	var mu sync.Mutex
+	var creates []time.Duration
+	for range concurrency {
+		group.Go(func() error {
+			for {
+				if most > 0 && time.Since(began) > most || begun.Add(1) > int64(runs) && runs > 0 {
+					return nil
+				}
+				create, err := b.one(ctx)
+				if err != nil {
+					return err
+				}
+				mu.Lock()
+				creates = append(creates, create)
+				mu.Unlock()
+			}
+		})
+	}
+	err := group.Wait()
+	return creates, err
+}
+
+// one creates a run and waits for its end.
+func (b *benchClient) one(ctx context.Context) (create time.Duration, err error) {
+	id := strconv.FormatInt(b.next.Add(1), 10)
+	b.peer.expect(id)
+	began := time.Now()
+	run, err := b.runs.CreateRun(ctx, &loopdv1.CreateRunRequest{Agent: b.agent, Input: "run=" + id + " find what the order needs"})
+	if err != nil {
+		return 0, fmt.Errorf("create a run: %w", err)
+	}
+	create = time.Since(began)
+	for run.GetEndTime() == nil {
+		if run, err = b.runs.WaitRun(ctx, &loopdv1.WaitRunRequest{Name: run.GetName(), Timeout: durationpb.New(10 * time.Minute)}); err != nil {
+			return 0, fmt.Errorf("wait for a run: %w", err)
+		}
+	}
+	if run.GetState() != loopdv1.RunState_RUN_STATE_SUCCEEDED || run.GetIterations() != int32(b.o.iterations) {
+		return 0, fmt.Errorf("%w: %s ended as %s after %d iterations: %s", errBench, run.GetName(), run.GetState(), run.GetIterations(), run.GetStop().GetMessage())
+	}
+	return create, nil
+}
+
+// benchAgent is as large as a small agent is: 2 KB of instructions and one tool.
+func benchAgent(o benchOptions) (*loopdv1.Agent, error) {
+	schema, err := structpb.NewStruct(map[string]any{
+		"type": "object", "required": []any{"run", "step", "query"},
+		"properties": map[string]any{"run": map[string]any{"type": "string"}, "step": map[string]any{"type": "integer"}, "query": map[string]any{"type": "string"}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the schema of the benchmark's tool: %w", err)
+	}
+	instructions := "You are an agent. "
+	for range 36 {
+		instructions += "Answer from the tool results only and stop when done. "
+	}
+	return &loopdv1.Agent{
+		Name: "agents/bench", DisplayName: "Bench",
+		Spec: &loopdv1.AgentSpec{
+			Model: "openai/gpt-4.1-mini", Instructions: instructions,
+			Limits: &loopdv1.Limits{MaxIterations: new(int32(o.iterations) + 1)},
+			Tools: []*loopdv1.Tool{{
+				Name: "lookup", Description: "Look a thing up", InputSchema: schema, Effect: loopdv1.Effect_EFFECT_READ_ONLY,
+				Kind: &loopdv1.Tool_Http{Http: &loopdv1.HttpTool{Method: "POST", Url: o.toolURL}},
+			}},
+		},
+	}, nil
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	benchResultSize = 3000 // characters that the tool returns
+	benchAnswerSize = 200  // characters that the model says, besides its call
+	benchTexts      = 64   // different ones of each
+)
+
+// benchPeer is the model and the tool of `loopd bench`, and its judge: it sees when each
+// model call of a run comes. It knows nothing of a run but what the request says. It is
+// safe for concurrent use.
+type benchPeer struct {
+	mux        *http.ServeMux
+	iterations int
+	latency    time.Duration
+	texts      []string
+	results    []string
+
+	mu     sync.Mutex
+	runs   map[string]*benchRun
+	gaps   []time.Duration // between two model calls of one run, without the model's latency
+	starts []time.Duration // from before a run's create to its first model call
+}
+
+// benchRun is what the peer knows of one run.
+type benchRun struct {
+	created, called time.Time
+}
+
+// newBenchPeer makes a model that ends a run with its last iteration.
+func newBenchPeer(iterations int, latency time.Duration) *benchPeer {
+	p := &benchPeer{mux: http.NewServeMux(), iterations: iterations, latency: latency, runs: map[string]*benchRun{}}
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // text, not a secret
+	for range benchTexts {
+		p.texts = append(p.texts, benchText(random, benchAnswerSize))
+		p.results = append(p.results, benchText(random, benchResultSize))
+	}
+	p.mux.HandleFunc("POST /v1/chat/completions", p.chat)
+	p.mux.HandleFunc("POST /tool", p.tool)
+	return p
+}
+
+// ServeHTTP answers the calls of the model and of the tool.
+func (p *benchPeer) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.mux.ServeHTTP(w, r) }
+
+// expect notes that a run is about to be created. Its input must say "run=ID".
+func (p *benchPeer) expect(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.runs[id] = &benchRun{created: time.Now()}
+}
+
+// take returns what was seen since it was last asked.
+func (p *benchPeer) take() (gaps, starts []time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	gaps, starts = p.gaps, p.starts
+	p.gaps, p.starts, p.runs = nil, nil, map[string]*benchRun{}
+	return gaps, starts
+}
+
+// called notes a model call of a run.
+func (p *benchPeer) called(id string, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.runs[id]
+	switch {
+	case r == nil:
+		return
+	case r.called.IsZero():
+		p.starts = append(p.starts, at.Sub(r.created))
+	default:
+		p.gaps = append(p.gaps, at.Sub(r.called)-p.latency)
+	}
+	r.called = at
+}
+
+// chat is a Chat Completions server that streams. The iteration is in the request: it
+// has the answers so far.
+func (p *benchPeer) chat(w http.ResponseWriter, r *http.Request) {
+	at := time.Now()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	_, rest, _ := bytes.Cut(body, []byte("run="))
+	id, _, _ := bytes.Cut(rest, []byte(" "))
+	iteration := bytes.Count(body, []byte(`"role":"assistant"`)) + 1
+	p.called(string(id), at)
+	time.Sleep(p.latency)
+	text, finish, call := p.texts[(iteration*31+len(body))%benchTexts], "stop", ""
+	if iteration < p.iterations {
+		arguments := fmt.Sprintf(`{"run":"%s","step":%d,"query":"%s"}`, id, iteration, text[:60])
+		call = fmt.Sprintf(`,"tool_calls":[{"index":0,"id":"call_%d","type":"function","function":{"name":"lookup","arguments":%s}}]`, iteration, strconv.Quote(arguments))
+		finish = "tool_calls"
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = fmt.Fprintf(w, `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{"role":"assistant","content":"%s"%s},"finish_reason":null}]}`+"\n\n", text, call)
+	_, _ = fmt.Fprintf(w, `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{},"finish_reason":"%s"}],`+
+		`"usage":{"prompt_tokens":%d,"completion_tokens":90,"total_tokens":%d}}`+"\n\ndata: [DONE]\n\n", finish, len(body)/4, len(body)/4+90)
+}
+
+// tool answers a call with a text that no other iteration of the run gets.
+func (p *benchPeer) tool(w http.ResponseWriter, r *http.Request) {
+	var arguments struct {
+		Run  string `json:"run"`
+		Step int    `json:"step"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&arguments); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	_, _ = io.WriteString(w, p.results[(arguments.Step*37+len(arguments.Run))%benchTexts])
+}
+
+// benchText makes words that hardly compress, as no real text does worse.
+func benchText(random *rand.Rand, size int) string {
+	var b strings.Builder
+	for b.Len() < size {
+		for range 2 + random.IntN(9) {
+			b.WriteByte('a' + byte(random.IntN(26)))
+		}
+		b.WriteByte(' ')
+	}
+	return b.String()[:size]
+}
