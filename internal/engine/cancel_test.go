@@ -53,7 +53,7 @@ func TestCancelHoldsTheIntentBack(t *testing.T) {
 		run := w.create(enginetest.Spec(send))
 		worker := w.worker()
 		worker.BeforeAppend = func(_ loop.Lease, b engine.Batch) error {
-			if _, ok := b.Events[0].Body.(loop.CallBegun); ok {
+			if holds[loop.CallBegun](b) {
 				w.signal(run, loop.CancelRequested{})
 			}
 			return nil
@@ -62,6 +62,7 @@ func TestCancelHoldsTheIntentBack(t *testing.T) {
 
 		w.wantEnd(w.finish(run), loop.StateCancelled, loop.Cancelled, "")
 		w.equal("sends", []string(nil), w.sends())
+		w.equal("answers", 1, len(bodies[loop.ModelAnswered](w, run)))
 		w.equal("begun calls", 0, len(bodies[loop.CallBegun](w, run)))
 	})
 }

@@ -47,7 +47,7 @@ func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
 	}
 	record := o.settle(bounded, a, r, time.Since(began))
 	span.endModel(record)
-	if err := o.commit(ctx, batch{bodies: []loop.Body{record}}); err != nil {
+	if err := o.hold(ctx, batch{bodies: []loop.Body{record}}); err != nil {
 		return err
 	}
 	if answered, ok := record.(loop.ModelAnswered); ok {

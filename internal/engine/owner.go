@@ -23,6 +23,7 @@ type owner struct {
 	pending bool          // signals do wait, or may
 	waiting []loop.Signal // read, not yet taken
 	seen    int64         // id of the newest signal taken
+	held    *Batch        // folded, not yet written; see hold
 	spans   *spans
 
 	clock   clock
@@ -174,6 +175,9 @@ func (o *owner) end(ctx context.Context, err error) {
 // abandon gives the lease back without a word in the journal, as if the worker
 // had died: whoever claims the run next counts a recovery.
 func (o *owner) abandon(ctx context.Context) {
+	if err := o.flush(ctx); err != nil {
+		o.log.WarnContext(ctx, "cannot write what the last call brought", "error", err)
+	}
 	if err := o.append(ctx, Batch{Release: true}); err != nil {
 		o.log.WarnContext(ctx, "cannot release the run; it is free when this worker's lease runs out", "error", err)
 	}

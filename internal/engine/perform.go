@@ -20,24 +20,20 @@ const countTimeout = 10 * time.Second
 // what came of it. It reports whether the lease has been given back.
 func (o *owner) perform(ctx context.Context, action loop.Action) (released bool, err error) {
 	switch a := action.(type) {
-	case loop.Record:
-		return false, o.commit(ctx, batch{bodies: a.Intent(), intent: a.AfterSignals})
 	case loop.CallModel:
-		if ready, released, err := o.awaitShare(ctx, a); !ready || err != nil {
-			return released, err
-		}
-		if drawn, err := o.draw(ctx, a); !drawn || err != nil {
-			return false, err
-		}
-		if err := o.commit(ctx, batch{bodies: a.Intent(), intent: true}); err != nil {
-			return false, err
-		}
-		return false, o.callModel(ctx, a)
+		return o.performModel(ctx, a)
 	case loop.CallTools:
-		if err := o.commit(ctx, batch{bodies: a.Intent(), intent: true}); err != nil {
+		if err := o.commitIntent(ctx, a); err != nil {
 			return false, err
 		}
 		return false, o.callTools(ctx, a)
+	}
+	if err := o.flush(ctx); err != nil {
+		return false, err
+	}
+	switch a := action.(type) {
+	case loop.Record:
+		return false, o.commit(ctx, batch{bodies: a.Intent(), intent: a.AfterSignals})
 	case loop.CountInput:
 		return false, o.countInput(ctx, a)
 	case loop.CheckAnswer:
@@ -56,6 +52,25 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 		return true, o.e.cfg.Journal.Append(ctx, o.lease, Batch{Release: true, Head: o.state.Head()})
 	}
 	return false, fmt.Errorf("engine does not know the action %T", action)
+}
+
+// performModel waits for the model call's turn, draws the money for it and makes it.
+func (o *owner) performModel(ctx context.Context, a loop.CallModel) (released bool, err error) {
+	if o.holdsAnswer() { // a draw counts what the last model call gave back
+		if err := o.flush(ctx); err != nil {
+			return false, err
+		}
+	}
+	if ready, released, err := o.awaitShare(ctx, a); !ready || err != nil {
+		return released, err
+	}
+	if drawn, err := o.draw(ctx, a); !drawn || err != nil {
+		return false, err
+	}
+	if err := o.commitIntent(ctx, a); err != nil {
+		return false, err
+	}
+	return false, o.callModel(ctx, a)
 }
 
 // countInput asks the provider's counting endpoint, once. No answer is an answer.

@@ -56,6 +56,11 @@ func (o *owner) awaitShare(ctx context.Context, a loop.CallModel) (ready, releas
 		o.place = place{lane.Enter(a.Started.InputBound + a.Started.MaxOutput), lane}
 	}
 	ticket := o.place.ticket
+	if !isReadyNow(ticket) || ticket.Refusal() != nil { // it may wait
+		if err := o.flush(ctx); err != nil {
+			return false, false, err
+		}
+	}
 	if o.isReady(ctx, ticket, quietWait) {
 		if refusal := ticket.Refusal(); refusal != nil && refusal.Class != loop.ErrorQuota && (a.Beside() || !o.state.CanFallBack()) {
 			return o.awaitCircuit(ctx, a, refusal.RetryAfter)
@@ -98,12 +103,16 @@ func (o *owner) tellWait(ctx context.Context, a loop.CallModel, until time.Time)
 // isReady waits for a ticket, at most so long, and not while a signal, a drain or
 // the end of the lease wants the owner.
 func (o *owner) isReady(ctx context.Context, ticket *traffic.Ticket, most time.Duration) bool {
+	return isReadyNow(ticket) || o.await(ctx, ticket.Ready(), most) // usually at once, without a timer
+}
+
+func isReadyNow(ticket *traffic.Ticket) bool {
 	select {
-	case <-ticket.Ready(): // in the usual case at once, without a timer
+	case <-ticket.Ready():
 		return true
 	default:
+		return false
 	}
-	return o.await(ctx, ticket.Ready(), most)
 }
 
 // await waits for a channel like isReady.

@@ -39,7 +39,7 @@ func (o *owner) callTools(ctx context.Context, a loop.CallTools) error {
 				arrived = append(arrived, <-results)
 			}
 			running -= len(arrived)
-			if err := o.record(ctx, arrived); err != nil {
+			if err := o.record(ctx, arrived, next == len(a.Sends) && running == 0); err != nil {
 				cancel(err)
 				return err
 			}
@@ -51,8 +51,9 @@ func (o *owner) callTools(ctx context.Context, a loop.CallTools) error {
 }
 
 // record commits what the calls brought. A call that the drain cut off and that
-// may be repeated is left open: whoever claims the run next sends it again.
-func (o *owner) record(ctx context.Context, arrived []toolResult) error {
+// may be repeated is left open: whoever claims the run next sends it again. The last
+// results wait for the intent that follows them, if their calls may be repeated.
+func (o *owner) record(ctx context.Context, arrived []toolResult, last bool) error {
 	var records []loop.Body
 	var results []loop.FullResult
 	for _, r := range arrived {
@@ -60,6 +61,7 @@ func (o *owner) record(ctx context.Context, arrived []toolResult) error {
 		if cutOff && r.send.Spec.Effect.Repeatable() {
 			continue
 		}
+		last = last && r.send.Spec.Effect.Repeatable()
 		body, full := o.finished(r)
 		records = append(records, body)
 		if full != nil {
@@ -69,7 +71,11 @@ func (o *owner) record(ctx context.Context, arrived []toolResult) error {
 	if len(records) == 0 {
 		return nil
 	}
-	return o.commit(ctx, batch{bodies: records, results: results})
+	b := batch{bodies: records, results: results}
+	if last {
+		return o.hold(ctx, b)
+	}
+	return o.commit(ctx, b)
 }
 
 // forkCall sends one call. A call that may be repeated is given up when the run
