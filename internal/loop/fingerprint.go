@@ -85,11 +85,38 @@ func (f *Fingerprinter) Result(spec ToolSpec, o Outcome, content string) string 
 	if len(spec.VolatileResult) > 0 {
 		content = dropPointers(content, spec.VolatileResult)
 	}
-	content = f.noise.ReplaceAllString(content, "~")
+	if mayHaveNoise(content) {
+		content = f.noise.ReplaceAllString(content, "~")
+	}
 	if o != OutcomeOK {
 		content = f.digits.ReplaceAllString(content, "#")
 	}
 	return digest("result", string(o), strings.TrimSpace(content))
+}
+
+// mayHaveNoise reports whether a noise pattern could match: each has an escape, "0x",
+// or a dash with hexadecimal digits around it, four of them before. To look for those
+// is a hundred times cheaper than the patterns, and most results have none.
+func mayHaveNoise(content string) bool {
+	if strings.IndexByte(content, '\x1b') >= 0 || strings.Contains(content, "0x") {
+		return true
+	}
+	for i := 0; i < len(content); i++ {
+		next := strings.IndexByte(content[i:], '-')
+		if next < 0 {
+			return false
+		}
+		i += next
+		if i >= 4 && i+1 < len(content) && isHex(content[i+1]) &&
+			isHex(content[i-1]) && isHex(content[i-2]) && isHex(content[i-3]) && isHex(content[i-4]) {
+			return true
+		}
+	}
+	return false
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
 // dropPointers removes the values at JSON pointers. Content that is no JSON

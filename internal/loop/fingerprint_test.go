@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"math/rand/v2"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -192,5 +193,36 @@ func TestGuardCrash(t *testing.T) {
 	f := end.Intent()[len(end.Intent())-1].(Finished)
 	if f.State != StateFailed || f.Stop.Reason != GuardInternal || !strings.Contains(f.Stop.Message, "slice bounds out of range") {
 		t.Errorf("finished %+v", f)
+	}
+}
+
+// The cheap look at a result must find whatever the patterns would.
+func TestMayHaveNoise(t *testing.T) {
+	t.Parallel()
+	f := NewFingerprinter()
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	pieces := []string{
+		"\x1b[31m", "0x12ab34cd", "0x", "2026-07-01T10:00:00Z", "2026-07-01 10:00", "2026", "-", "07", "--", "word", " ", "5f0c", "ABCDEF",
+		"0190a000-0000-7000-8000-00000000000f", "12345678-1234", "é", "well-known", "[31m", ":", "dead-beef",
+	}
+	matched, skipped := 0, 0
+	for range 50_000 {
+		var b strings.Builder
+		for range random.IntN(8) {
+			b.WriteString(pieces[random.IntN(len(pieces))])
+		}
+		noisy, may := f.noise.MatchString(b.String()), mayHaveNoise(b.String())
+		if noisy && !may {
+			t.Fatalf("%q has noise that is not seen", b.String())
+		}
+		if noisy {
+			matched++
+		}
+		if !may {
+			skipped++
+		}
+	}
+	if matched < 1000 || skipped < 1000 {
+		t.Errorf("the test tries %d texts with noise and %d that are skipped", matched, skipped)
 	}
 }

@@ -121,6 +121,13 @@ func (s *Store) GetRun(ctx context.Context, run loop.RunRef) (Run, error) {
 	return readRun(row)
 }
 
+// GetRunState reads only the state of a run: it is what is cheap to ask often. The error is
+// a loop.ErrNotFound if the tenant has no run of that id.
+func (s *Store) GetRunState(ctx context.Context, run loop.RunRef) (loop.RunState, error) {
+	state, err := s.q.GetRunState(ctx, db.GetRunStateParams{TenantID: run.Tenant, RunID: run.ID})
+	return loop.RunState(state), wrap("read the state of run "+run.ID, err)
+}
+
 // GetSpec reads everything that a run was created with.
 func (s *Store) GetSpec(ctx context.Context, run loop.RunRef) (loop.Spec, error) {
 	events, err := s.Events(ctx, run, 0, 1)

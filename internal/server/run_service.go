@@ -210,14 +210,19 @@ func (r *runService) WaitRun(ctx context.Context, req *loopdv1.WaitRunRequest) (
 	defer over.Stop()
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
-	woken, leave := r.s.hub.subscribe(runRef(tenant(ctx), req.GetName()).ID)
+	ref := runRef(tenant(ctx), req.GetName())
+	woken, leave := r.s.hub.subscribe(ref.ID)
 	defer leave()
 	for last := wait <= 0; ; {
-		run, err := r.run(ctx, req.GetName())
+		state, err := r.s.store.GetRunState(ctx, ref) // a run wakes who waits for it with every commit
 		if err != nil {
-			return nil, err
+			return nil, named(err, loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", req.GetName())
 		}
-		if last || run.Head.State.Terminal() || run.Head.State == loop.StateRequiresAction {
+		if last || state.Terminal() || state == loop.StateRequiresAction {
+			run, err := r.run(ctx, req.GetName())
+			if err != nil {
+				return nil, err
+			}
 			return r.show(ctx, run)
 		}
 		select {

@@ -131,6 +131,22 @@ func (q *Queries) GetRun(ctx context.Context, arg GetRunParams) (GetRunRow, erro
 	return i, err
 }
 
+const getRunState = `-- name: GetRunState :one
+SELECT state FROM runs WHERE tenant_id = $1 AND run_id = $2
+`
+
+type GetRunStateParams struct {
+	TenantID string
+	RunID    string
+}
+
+func (q *Queries) GetRunState(ctx context.Context, arg GetRunStateParams) (string, error) {
+	row := q.db.QueryRow(ctx, getRunState, arg.TenantID, arg.RunID)
+	var state string
+	err := row.Scan(&state)
+	return state, err
+}
+
 const insertFirstEvent = `-- name: InsertFirstEvent :exec
 INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
 VALUES ($1, $2, 1, $3, now(), 0, $4)

@@ -27,6 +27,9 @@ SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, h
     parent_run_id, parent_call_id, root_run_id, depth
 FROM runs WHERE tenant_id = @tenant_id AND run_id = @run_id;
 
+-- name: GetRunState :one
+SELECT state FROM runs WHERE tenant_id = @tenant_id AND run_id = @run_id;
+
 -- name: ListRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
