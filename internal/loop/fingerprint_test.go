@@ -1,8 +1,8 @@
 package loop
 
 import (
-	"math/rand/v2"
 	"encoding/json"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"unicode/utf8"

@@ -462,6 +462,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.pool.Reset()
+	s.appends.Reset()
 	wantErr(t, s.Append(t.Context(), lease, batch(lease, 2, claimed(lease))), ErrUnavailable)
 	_, _, err := s.CreateRun(t.Context(), newRef(), spec(), Idempotency{})
 	wantErr(t, err, ErrUnavailable)

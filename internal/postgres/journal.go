@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/loopd/loopd/internal/loop"
 	"github.com/loopd/loopd/internal/postgres/db"
@@ -150,7 +151,7 @@ func (s *Store) write(ctx context.Context, params db.AppendEventsParams) error {
 	if !errors.Is(err, errAlone) {
 		return err
 	}
-	return s.send(ctx, []db.AppendEventsParams{params})[0]
+	return s.send(ctx, s.pool, []db.AppendEventsParams{params})[0]
 }
 
 // commitGroup writes what a group collected. One bad record must fail its own run
@@ -163,7 +164,7 @@ func (s *Store) commitGroup(group []*pending) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
 	defer cancel()
-	for i, err := range s.send(ctx, params) {
+	for i, err := range s.send(ctx, s.appends, params) {
 		refused := err != nil && !errors.Is(err, pgx.ErrNoRows) && !unknownOutcome(err) && !notConnected(err)
 		if refused && len(group) > 1 {
 			err = errAlone
@@ -175,12 +176,12 @@ func (s *Store) commitGroup(group []*pending) {
 // send runs the appends as one implicit transaction, in one round trip. The result
 // of each is nil, pgx.ErrNoRows (the fence held it back), or the error that made
 // the transaction fail, which is then the same for all.
-func (s *Store) send(ctx context.Context, params []db.AppendEventsParams) []error {
+func (s *Store) send(ctx context.Context, pool *pgxpool.Pool, params []db.AppendEventsParams) []error {
 	results := make([]error, len(params))
 	// The connection is held until the second close below: the generated QueryRow
 	// closes too, and a close that fails touches the connection's caches, which by
 	// then could be somebody else's.
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		for i := range results {
 			results[i] = err

@@ -19,6 +19,9 @@ const (
 	defaultMaxConns = 16
 	// renewConns are kept apart, so that a busy pool cannot cost a worker its runs.
 	renewConns = 2
+	// appendConns are kept apart, one for each group that commits at once: the plan of an
+	// append is the largest there is, and each connection makes its own.
+	appendConns = maxFlushes
 
 	// No statement of loopd takes longer than milliseconds on a healthy database,
 	// and a frozen owner must not hold the row of a run for ever.
@@ -36,8 +39,8 @@ type Config struct {
 	// DirectURL leads to the same database without a pooler in between, for LISTEN.
 	// Default URL.
 	DirectURL string
-	// MaxConns bounds the pool. Two connections for renewals and one for each
-	// listener come on top. Default 16.
+	// MaxConns bounds the pool. Two connections for renewals, two for appends and one for
+	// each listener come on top. Default 16.
 	MaxConns int
 	// Log gets what the store settles by itself. Default: nothing is logged.
 	Log *slog.Logger
@@ -49,6 +52,7 @@ type Config struct {
 type Store struct {
 	pool    *pgxpool.Pool
 	renewal *pgxpool.Pool
+	appends *pgxpool.Pool
 	direct  string
 	q       *db.Queries
 	renew   *db.Queries
@@ -81,6 +85,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if s.renewal, err = newPool(ctx, cfg.URL, renewConns, s.metrics); err != nil {
 		s.pool.Close()
+		return nil, err
+	}
+	if s.appends, err = newPool(ctx, cfg.URL, appendConns, s.metrics); err != nil {
+		s.pool.Close()
+		s.renewal.Close()
 		return nil, err
 	}
 	s.q, s.renew = db.New(s.pool), db.New(s.renewal)
@@ -119,6 +128,7 @@ func newPool(ctx context.Context, url string, maxConns int, m *metrics) (*pgxpoo
 func (s *Store) Close() {
 	s.pool.Close()
 	s.renewal.Close()
+	s.appends.Close()
 }
 
 // Ready reports whether the database answers and has the schema that this program

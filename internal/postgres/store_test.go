@@ -228,7 +228,7 @@ func TestConcurrentMigratorsTakeTurns(t *testing.T) {
 func TestSessionsAreLimited(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
-	for _, pool := range []*pgxpool.Pool{s.pool, s.renewal} {
+	for _, pool := range []*pgxpool.Pool{s.pool, s.renewal, s.appends} {
 		var got string
 		const query = `SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings
 			WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')`
