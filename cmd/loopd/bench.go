@@ -164,7 +164,7 @@ func (o *benchOptions) config(env Env) config {
 // profile writes the profiles that were asked for, around what is measured.
 func (o *benchOptions) profile(measure func() error) (err error) {
 	if o.cpuProfile != "" {
-		f, err := os.Create(o.cpuProfile) //nolint:gosec // the user names the file
+		f, err := os.Create(o.cpuProfile)
 		if err != nil {
 			return usagef("--cpuprofile: %w", err)
 		}
@@ -177,7 +177,7 @@ func (o *benchOptions) profile(measure func() error) (err error) {
 	if err := measure(); err != nil || o.memProfile == "" {
 		return err
 	}
-	f, err := os.Create(o.memProfile) //nolint:gosec // the user names the file
+	f, err := os.Create(o.memProfile)
 	if err != nil {
 		return usagef("--memprofile: %w", err)
 	}

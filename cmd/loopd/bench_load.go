@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -166,10 +167,7 @@ func benchAgent(o benchOptions) (*loopdv1.Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the schema of the benchmark's tool: %w", err)
 	}
-	instructions := "You are an agent. "
-	for range 36 {
-		instructions += "Answer from the tool results only and stop when done. "
-	}
+	instructions := "You are an agent. " + strings.Repeat("Answer from the tool results only and stop when done. ", 36)
 	return &loopdv1.Agent{
 		Name: "agents/bench", DisplayName: "Bench",
 		Spec: &loopdv1.AgentSpec{

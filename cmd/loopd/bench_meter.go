@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -89,7 +90,7 @@ func readProcess(pid int) (procStat, bool) {
 	}
 	// The name is in parentheses and may hold anything; after it come the state, the
 	// parent, and as 12th to 15th the times.
-	open, end := strings.IndexByte(string(text), '('), strings.LastIndexByte(string(text), ')')
+	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if open < 0 || end < open {
 		return procStat{}, false
 	}

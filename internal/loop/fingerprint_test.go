@@ -200,7 +200,7 @@ func TestGuardCrash(t *testing.T) {
 func TestMayHaveNoise(t *testing.T) {
 	t.Parallel()
 	f := NewFingerprinter()
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	random := rand.New(rand.NewPCG(1, 2))
 	pieces := []string{
 		"\x1b[31m", "0x12ab34cd", "0x", "2026-07-01T10:00:00Z", "2026-07-01 10:00", "2026", "-", "07", "--", "word", " ", "5f0c", "ABCDEF",
 		"0190a000-0000-7000-8000-00000000000f", "12345678-1234", "é", "well-known", "[31m", ":", "dead-beef",
