@@ -101,7 +101,13 @@ func (p *benchPeer) chat(w http.ResponseWriter, r *http.Request) {
 	id, _, _ := bytes.Cut(rest, []byte(" "))
 	iteration := bytes.Count(body, []byte(`"role":"assistant"`)) + 1
 	p.called(string(id), at)
-	time.Sleep(p.latency)
+	if p.latency > 0 {
+		select {
+		case <-time.After(p.latency):
+		case <-r.Context().Done():
+			return
+		}
+	}
 	text, finish, call := p.texts[(iteration*31+len(body))%benchTexts], "stop", ""
 	if iteration < p.iterations {
 		arguments := fmt.Sprintf(`{"run":"%s","step":%d,"query":"%s"}`, id, iteration, text[:60])
