@@ -249,6 +249,8 @@ func (s *State) summarised(a aside) Compacted {
 		return s.uncompacted(fmt.Sprintf("the summary ended as %q, so it may not be whole", a.finish))
 	case text == "":
 		return s.uncompacted("the summary is empty")
+	case s.HearsTextLoops() && ChantIn(text) != "":
+		return s.uncompacted("the summary goes round in circles")
 	case from == to:
 		return s.uncompacted("there is nothing to sum up any more")
 	}

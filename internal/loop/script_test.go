@@ -3,6 +3,7 @@ package loop_test
 import (
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"reflect"
 	"strconv"
 	"strings"
@@ -308,7 +309,7 @@ func (s *script) world(verb, rest string) {
 		fact := fmt.Sprintf("fact %d: ", len(s.journal))
 		s.result(id, loop.OutcomeOK, fact+strings.Repeat("x", int(s.number(text))-len(fact)))
 	case "sum":
-		s.answer(id, `"`+strings.Repeat("y", int(s.number(text)))+`"`)
+		s.answer(id, `"`+facts(int(s.number(text)))+`"`)
 	case "doubt":
 		s.append(s.state.Doubt(s.sent(id), text, s.now))
 	case "approve":
@@ -765,4 +766,15 @@ func short(text string) string {
 		return text
 	}
 	return text[:160] + "..."
+}
+
+// facts is a text of so many bytes that says nothing twice.
+func facts(size int) string {
+	var b strings.Builder
+	for n := 1; b.Len() < size; n++ {
+		h := fnv.New64a()
+		_, _ = fmt.Fprint(h, n)
+		fmt.Fprintf(&b, "Order %d went to %x. ", n*n, h.Sum64())
+	}
+	return b.String()[:size]
 }
