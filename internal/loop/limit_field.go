@@ -16,8 +16,8 @@ const (
 	shareUnit           // 1/shareParts of a whole
 )
 
-// shareParts is how finely a share is told: to four digits, as gauges tell it.
-const shareParts = 10_000
+// shareParts is how finely a share is told, so that no raise is too small to be one.
+const shareParts = 1_000_000_000
 
 // limitField is one field of Limits by its name in the API, as a whole number.
 type limitField struct {
@@ -37,8 +37,7 @@ func limitFields() []limitField {
 		whole("max_output_tokens", countUnit, 1, func(l *Limits) *int64 { return &l.OutputTokens }),
 		whole("max_model_calls", countUnit, 1, func(l *Limits) *int { return &l.ModelCalls }),
 		whole("max_iterations", countUnit, 1, func(l *Limits) *int { return &l.Iterations }),
-		{"context_stop_at", shareUnit, shareParts / 20, func(l Limits) int64 { return int64(l.StopAt*shareParts + 0.5) },
-			func(l *Limits, v int64) { l.StopAt = float64(v) / shareParts }},
+		shareOf("context_stop_at", func(l *Limits) *float64 { return &l.StopAt }),
 		whole("max_tool_calls", countUnit, 1, func(l *Limits) *int { return &l.ToolCalls }),
 		whole("max_identical_iterations", countUnit, 2, func(l *Limits) *int { return &l.IdenticalIters }),
 		whole("max_same_call_iterations", countUnit, 2, func(l *Limits) *int { return &l.SameCallIters }),
@@ -52,6 +51,43 @@ func limitFields() []limitField {
 		whole("max_tool_failures", countUnit, 1, func(l *Limits) *int { return &l.ToolFailures }),
 		whole("max_error_iterations", countUnit, 1, func(l *Limits) *int { return &l.ErrorIters }),
 		whole("max_wall_time", timeUnit, int64(time.Second), func(l *Limits) *time.Duration { return &l.WallTime }),
+	}
+}
+
+// otherLimits are the limits that no guard asks again in a backtest: what a model would
+// have made of more room is not recorded.
+func otherLimits() []limitField {
+	return []limitField{
+		whole("max_tool_calls_per_answer", countUnit, 1, func(l *Limits) *int { return &l.CallsPerAnswer }),
+		whole("max_parallel_tool_calls", countUnit, 1, func(l *Limits) *int { return &l.ParallelCalls }),
+		whole("final_answer_max_output_tokens", countUnit, 16, func(l *Limits) *int64 { return &l.FinalOutput }),
+		whole("answer_max_output_tokens", countUnit, 16, func(l *Limits) *int64 { return &l.AnswerOutput }),
+		whole("max_reasks", countUnit, 0, func(l *Limits) *int { return &l.Reasks }),
+		shareOf("context_compact_at", func(l *Limits) *float64 { return &l.CompactAt }),
+		whole("max_compactions", countUnit, 0, func(l *Limits) *int { return &l.Compactions }),
+		whole("max_child_depth", countUnit, 0, func(l *Limits) *int { return &l.ChildDepth }),
+		whole("max_active_children", countUnit, 0, func(l *Limits) *int { return &l.ActiveChildren }),
+		whole("max_children", countUnit, 0, func(l *Limits) *int { return &l.Children }),
+	}
+}
+
+// allLimits are all limits that are no switch. More is always wider.
+func allLimits() []limitField { return slices.Concat(limitFields(), otherLimits()) }
+
+// limitNamed finds a limit by its name in the API.
+func limitNamed(name string) (limitField, bool) {
+	all := allLimits()
+	if i := slices.IndexFunc(all, func(f limitField) bool { return f.name == name }); i >= 0 {
+		return all[i], true
+	}
+	return limitField{}, false
+}
+
+func shareOf(name string, at func(*Limits) *float64) limitField {
+	return limitField{
+		name, shareUnit, shareParts / 20,
+		func(l Limits) int64 { return int64(*at(&l)*shareParts + 0.5) },
+		func(l *Limits, v int64) { *at(l) = float64(v) / shareParts },
 	}
 }
 

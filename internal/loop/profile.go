@@ -88,7 +88,7 @@ func (f limitField) reading(s *State, g Gauge, now time.Time) (v int64, known bo
 		used := s.spend.used()
 		return used.AllOutput(), true
 	case "context_stop_at":
-		return int64(g.Observed * shareParts), g.Unit != ""
+		return int64(g.Observed*shareParts + 0.5), g.Unit != ""
 	}
 	if g.Unit == "" || g.Limit == 0 {
 		return 0, g.Unit != ""

@@ -1,54 +1,6 @@
 package loop
 
-import (
-	"fmt"
-	"math"
-	"slices"
-	"time"
-)
-
-// measure is one limit as a number, by its name in the API. More is always wider.
-type measure struct {
-	field string
-	n     int64
-	text  string // for people
-}
-
-// measures are all limits that can be raised: every one that is no switch.
-func measures(x Limits) []measure {
-	count := func(field string, n int) measure { return measure{field, int64(n), fmt.Sprint(n)} }
-	tokens := func(field string, n int64) measure { return measure{field, n, fmt.Sprint(n)} }
-	span := func(field string, d time.Duration) measure { return measure{field, int64(d), d.String()} }
-	share := func(field string, f float64) measure {
-		return measure{field, int64(math.Round(f * 1e9)), fmt.Sprintf("%g", f)}
-	}
-	return []measure{
-		count("max_iterations", x.Iterations), count("max_model_calls", x.ModelCalls),
-		{"max_cost_usd", int64(x.Cost), x.Cost.String()},
-		tokens("max_total_tokens", x.TotalTokens), tokens("max_output_tokens", x.OutputTokens),
-		span("deadline", x.Deadline), span("max_wall_time", x.WallTime),
-		count("max_tool_calls", x.ToolCalls), count("max_tool_calls_per_answer", x.CallsPerAnswer),
-		count("max_parallel_tool_calls", x.ParallelCalls), count("max_identical_iterations", x.IdenticalIters),
-		count("max_error_iterations", x.ErrorIters), count("max_invalid_iterations", x.InvalidIters),
-		count("max_same_call_iterations", x.SameCallIters), count("max_cycles", x.Cycles),
-		count("max_frequent_repeats", x.FrequentRepeats), count("max_near_duplicates", x.NearDuplicates),
-		count("max_iterations_without_novelty", x.NoveltyIters), count("max_call_failures", x.CallFailures),
-		count("max_tool_failures", x.ToolFailures), count("max_monologue_answers", x.Monologue),
-		tokens("final_answer_max_output_tokens", x.FinalOutput), tokens("answer_max_output_tokens", x.AnswerOutput),
-		count("max_reasks", x.Reasks), share("context_stop_at", x.StopAt), share("context_compact_at", x.CompactAt),
-		count("max_compactions", x.Compactions), count("max_child_depth", x.ChildDepth),
-		count("max_active_children", x.ActiveChildren), count("max_children", x.Children),
-	}
-}
-
-// measureOf is the limit with that name in the API; its zero value if there is none.
-func measureOf(x Limits, field string) measure {
-	all := measures(x)
-	if i := slices.IndexFunc(all, func(m measure) bool { return m.field == field }); i >= 0 {
-		return all[i]
-	}
-	return measure{}
-}
+import "fmt"
 
 // LimitField names the limit that a guard holds runs to, as in the API:
 // "max_iterations"; the first, if there are several. "": no limit does.
@@ -79,15 +31,15 @@ func heldByParent(field string) bool {
 // force, nor the same. child: the run is a child run, whose parent holds its share.
 func (l Limits) RaiseFaults(wanted Limits, child bool) []*LimitError {
 	var faults []*LimitError
-	now := measures(l)
-	for i, want := range measures(wanted) {
+	for _, f := range allLimits() {
+		now, want := f.get(l), f.get(wanted)
 		switch {
-		case want.n < now[i].n:
-			faults = append(faults, &LimitError{Field: want.field, Reason: fmt.Sprintf(
-				"%s is below the %s in force, and limits of a run are only raised; leave it out to keep it", want.text, now[i].text)})
-		case want.n > now[i].n && child && heldByParent(want.field):
-			faults = append(faults, &LimitError{Field: want.field, Reason: fmt.Sprintf(
-				"a child run spends what its parent holds for it, so that %s cannot be raised to %s; leave it out, and give the agent more before the next run", now[i].text, want.text)})
+		case want < now:
+			faults = append(faults, &LimitError{Field: f.name, Reason: fmt.Sprintf(
+				"%s is below the %s in force, and limits of a run are only raised; leave it out to keep it", f.text(want), f.text(now))})
+		case want > now && child && heldByParent(f.name):
+			faults = append(faults, &LimitError{Field: f.name, Reason: fmt.Sprintf(
+				"a child run spends what its parent holds for it, so that %s cannot be raised to %s; leave it out, and give the agent more before the next run", f.text(now), f.text(want))})
 		}
 	}
 	return faults
@@ -96,10 +48,9 @@ func (l Limits) RaiseFaults(wanted Limits, child bool) []*LimitError {
 // Raised lists the limits, as in the API, in which wanted differs from l.
 func (l Limits) Raised(wanted Limits) []string {
 	var fields []string
-	now := measures(l)
-	for i, want := range measures(wanted) {
-		if want.n != now[i].n {
-			fields = append(fields, want.field)
+	for _, f := range allLimits() {
+		if f.get(wanted) != f.get(l) {
+			fields = append(fields, f.name)
 		}
 	}
 	return fields
@@ -143,14 +94,20 @@ func CheckResume(required []RequiredAction, inForce Limits, r Resumed) error {
 		if a.Kind != RequireRaise || a.TakesInput && r.Input != "" {
 			continue
 		}
-		now := measureOf(inForce, a.Field)
-		if r.Limits == nil || now.field == "" || measureOf(*r.Limits, a.Field).n <= now.n {
-			return &NotRaisedError{Guard: a.Guard, Field: a.Field, InForce: now.text, Observed: a.Observed, TakesInput: a.TakesInput}
+		f, known := limitNamed(a.Field)
+		if r.Limits == nil || !known || f.get(*r.Limits) <= f.get(inForce) {
+			return &NotRaisedError{Guard: a.Guard, Field: a.Field, InForce: inForce.Text(a.Field), Observed: a.Observed, TakesInput: a.TakesInput}
 		}
 	}
 	return nil
 }
 
-// Text is the limit with that name in the API, for people: "12", "1.5", "10m0s". "":
-// there is none.
-func (l Limits) Text(field string) string { return measureOf(l, field).text }
+// Text is the limit with that name, both as in the API: "12", "1.5", "600s". "": there
+// is none.
+func (l Limits) Text(field string) string {
+	f, known := limitNamed(field)
+	if !known {
+		return ""
+	}
+	return f.text(f.get(l))
+}

@@ -120,7 +120,7 @@ func TestChildIsNotRaised(t *testing.T) {
 	for _, fault := range inForce.RaiseFaults(wider, true) {
 		fields = append(fields, fault.Field)
 	}
-	want := []string{"max_model_calls", "max_cost_usd", "max_total_tokens", "deadline", "max_wall_time"}
+	want := []string{"deadline", "max_cost_usd", "max_total_tokens", "max_model_calls", "max_wall_time"}
 	if d := cmp.Diff(want, fields); d != "" {
 		t.Errorf("faults of a child (-want +got):\n%s", d)
 	}
