@@ -54,7 +54,7 @@ func TestApprovalOutlivesWorkers(t *testing.T) {
 	first.until(run, "approval_requested", 1)
 	asked := first.approvals(run)[0]
 	var hasty loopdv1.Run
-	first.ask(http.MethodPost, "/v1/runs", `{"agent": "agents/payer", "input": "go", "limits": {"maxWallTime": "4s"}}`, &hasty)
+	first.ask(http.MethodPost, "/v1/runs", `{"agent": "agents/payer", "input": "go", "limits": {"maxWallTime": "16s"}}`, &hasty)
 	first.until(hasty.GetName(), "approval_requested", 1)
 	expires := first.approvals(hasty.GetName())[0]
 	first.kill()

@@ -24,7 +24,7 @@ func TestBudgetsAreNeverOvershot(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
 	tried := map[string]int{}
-	rapid.Check(t, func(t *rapid.T) {
+	live := func(t *rapid.T) {
 		w := &moneyWorld{t: t, s: s, ctx: context.Background(), tenant: uuid.NewString(), tried: tried, excused: map[string]bool{}, zone: noonZone(), honest: rapid.IntRange(0, 2).Draw(t, "honest") > 0}
 		w.newBudget()
 		w.newRun()
@@ -45,14 +45,27 @@ func TestBudgetsAreNeverOvershot(t *testing.T) {
 			"change amount": func(*rapid.T) { w.changeAmount() },
 			"archive":       func(*rapid.T) { w.archive() },
 		})
-	})
+	}
+	rapid.Check(t, live)
+	// The rarest of these come up in one life of a hundred, so a hundred lives may miss
+	// them: chance gets more goes.
+	untried := func(what string) bool { return tried[what] == 0 }
+	for range 5 {
+		if !slices.ContainsFunc(moneyTries, untried) {
+			break
+		}
+		rapid.Check(t, live)
+	}
 	t.Logf("tried: %v", tried)
-	for _, what := range []string{"drawn", "enough", "refused", "above hold", "uncounted", "new window", "lost", "cut", "late budget"} {
-		if tried[what] == 0 {
+	for _, what := range moneyTries {
+		if untried(what) {
 			t.Errorf("nothing was %s: the test does not try what it promises", what)
 		}
 	}
 }
+
+// moneyTries must come up in some life.
+var moneyTries = []string{"drawn", "enough", "refused", "above hold", "uncounted", "new window", "lost", "cut", "late budget"}
 
 // moneyWorld is one tenant.
 type moneyWorld struct {
@@ -256,7 +269,7 @@ func (w *moneyWorld) hold() {
 func (w *moneyWorld) settle() {
 	if r := w.pick(func(r *moneyRun) bool { return r.busy }); r != nil {
 		cost := w.amount(r.open)
-		if !w.honest && rapid.IntRange(0, 4).Draw(w.t, "breach") == 0 {
+		if !w.honest && rapid.IntRange(0, 2).Draw(w.t, "breach") == 0 {
 			cost = r.open + w.amount(loop.OneUSD/4)
 			w.tried["above hold"]++
 			w.excuse(r)
