@@ -169,8 +169,8 @@ func (s *supervisor) disown(o *owner) {
 	s.nudge()
 }
 
-// contain turns a panic of an owner into the loss of one attempt. The run is
-// released, and ends as RECOVERY_EXHAUSTED if it does this to every worker.
+// contain turns a panic of an owner into the loss of one attempt. The run goes back,
+// and ends as RECOVERY_EXHAUSTED if it does this again and again.
 func (s *supervisor) contain(ctx context.Context, o *owner) {
 	p := recover()
 	if p == nil {
@@ -178,12 +178,7 @@ func (s *supervisor) contain(ctx context.Context, o *owner) {
 	}
 	s.e.metrics.panics.WithLabelValues("run").Inc()
 	s.e.cfg.Log.ErrorContext(ctx, "a run's goroutine panicked", "run", o.lease.Run.ID, "panic", p, "stack", string(debug.Stack()))
-	defer func() {
-		if p := recover(); p != nil { // the journal's adapter itself crashes
-			s.e.cfg.Log.ErrorContext(ctx, "cannot release the run; it is free when this worker's lease runs out", "run", o.lease.Run.ID, "panic", p)
-		}
-	}()
-	o.abandon(ctx)
+	o.abandon(ctx, fmt.Sprintf("panic: %v", p))
 }
 
 // fork runs f in a goroutine of its own and hands its result to the channel. A

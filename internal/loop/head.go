@@ -44,7 +44,7 @@ func (s *State) phase() string {
 	switch {
 	case s.finished != nil:
 		return ""
-	case s.tenure.suspended != nil && s.tenure.suspended.Reason != WaitDrain:
+	case s.tenure.suspended != nil && !s.tenure.suspended.Reason.handsOver():
 		return string(s.tenure.suspended.Reason)
 	case !s.InAttempt():
 		return "queue"
