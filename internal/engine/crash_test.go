@@ -171,6 +171,15 @@ func fates() []fate {
 		{"robbed of the lease before commit", atCommits, func(w *world, run loop.RunRef, worker *enginetest.Worker, n int) {
 			atAppend(worker, n, func() { w.store.Steal(run, "") })
 		}},
+		{"broken down before commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+			atAppend(worker, n, func() { panic("the journal's adapter crashed") })
+		}},
+		{"cut off for a while before commit", atCommits, func(w *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+			atAppend(worker, n, func() {
+				w.store.SetDown(true)
+				time.AfterFunc(20*time.Second, func() { w.store.SetDown(false) })
+			})
+		}},
 		{"drained before commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
 			atAppend(worker, n, worker.Drain)
 		}},

@@ -213,3 +213,29 @@ func (c *conformer) listens() {
 		c.Fatal("a new run woke nobody")
 	}
 }
+
+// workerReturns: a worker that registered anew after an attempt began has come back
+// from whatever took the run away. One that only renewed has not, and the dead have not.
+func (c *conformer) workerReturns() {
+	lease, state := c.started()
+	suspects := state.Silent()
+	if len(suspects) != 1 || suspects[0].Worker != "w1" {
+		c.Fatalf("suspects are %+v", suspects)
+	}
+	ask := func() []string {
+		returned, err := c.store.Returned(c.ctx, suspects)
+		c.no(err, "look for lost workers")
+		return returned
+	}
+	c.register("w1")
+	c.equal("returned, of a worker that renewed", 0, len(ask()))
+	c.no(c.store.Append(c.ctx, lease, engine.Batch{Release: true}), "release without a word")
+	c.equal("returned, of a worker that released the run", 0, len(ask()))
+
+	c.no(c.store.Retire(c.ctx, "w1"), "retire")
+	c.equal("returned, of a dead worker", 0, len(ask()))
+	c.register("w1")
+	c.equal("returned", []string{"w1"}, ask())
+	suspects = append(suspects, loop.Suspect{Attempt: 2, Worker: "w1", Since: suspects[0].Since}, loop.Suspect{Attempt: 3, Worker: "never seen"})
+	c.equal("returned of several", []string{"w1"}, ask())
+}

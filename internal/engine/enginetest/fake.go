@@ -22,11 +22,11 @@ type Fake struct {
 	mu      sync.Mutex
 	down    bool
 	runs    map[loop.RunRef]*fakeRun
-	order   []*fakeRun           // by creation
+	order   []*fakeRun // by creation
 	workers map[string]fakeWorker
-	signal  int64                // id of the newest signal
-	wakes   map[int]func()       // of those who listen
-	budgets []*fakeBudget        // by name
+	signal  int64          // id of the newest signal
+	wakes   map[int]func() // of those who listen
+	budgets []*fakeBudget  // by name
 	waker   int
 }
 
