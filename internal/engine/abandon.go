@@ -69,7 +69,8 @@ func (o *owner) confess(ctx context.Context, why string) error {
 	if !o.state.Drives(o.lease.Epoch) { // nothing was begun that could have broken
 		return errNotBegun
 	}
-	return o.commit(ctx, batch{bodies: []loop.Body{loop.Crashed(why)}, release: true})
+	o.seen = 0 // of what was taken, the journal has it or will be asked again
+	return o.commit(ctx, batch{bodies: o.state.BreakDown(why, o.clock.now()), release: true})
 }
 
 // errNotBegun: the attempt is not in the journal, so that it cannot be ended there.

@@ -241,6 +241,9 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 	if sc.pause != "" {
 		w.tools.Replies[sc.pause] = func(n int) loop.ToolReply {
 			if n == 0 {
+				for w.store.Down() {
+					time.Sleep(time.Second)
+				}
 				w.signal(run, loop.PauseRequested{By: "ann"})
 			}
 			return enginetest.OK("result of " + sc.pause)
@@ -283,6 +286,10 @@ func (w *world) live(run loop.RunRef, raises bool, tick func()) map[string]int {
 		h := w.store.Head(run)
 		if h.State.Terminal() {
 			return retries
+		}
+		if w.store.Down() { // nobody can say anything
+			time.Sleep(500 * time.Millisecond)
+			continue
 		}
 		if h.State == loop.StatePaused && h.Phase == "budget" {
 			w.setBudget(10 * loop.OneUSD)

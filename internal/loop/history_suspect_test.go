@@ -18,7 +18,7 @@ type suspects struct {
 // breakDown is a panic that the worker survives.
 func (h *history) breakDown() {
 	h.state = h.refold()
-	h.append(loop.Crashed("index out of range"))
+	h.append(h.state.BreakDown("index out of range", h.now)...)
 	h.pass(h.pause())
 	h.claim(false)
 }

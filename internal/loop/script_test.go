@@ -203,7 +203,7 @@ func (s *script) world(verb, rest string) {
 		s.pass(20 * time.Second)
 		s.claim(true, strings.Fields(rest)...)
 	case "panic":
-		s.append(loop.Crashed(rest))
+		s.append(s.state.BreakDown(rest, s.now)...)
 		s.claim(false)
 	case "drain":
 		if s.model != nil {

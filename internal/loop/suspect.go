@@ -25,6 +25,16 @@ func Crashed(why string) Suspended {
 	return Suspended{Reason: WaitCrash, Note: excerpt(why, evidenceExcerpt)}
 }
 
+// BreakDown is what ends the attempt that is open when it breaks down: what was in
+// flight is settled as if the worker had died, as nobody knows any more.
+func (s *State) BreakDown(why string, now time.Time) []Body {
+	var facts []Body
+	if lost := s.settleLost(now); lost != nil {
+		facts = lost.Intent()
+	}
+	return append(facts, Crashed(why))
+}
+
 // Silent lists the suspects whose workers went silent, with the attempt that is open,
 // if there is one. Whoever claims the run finds out which of them have come back: a
 // worker that was cut off for a while died of nothing.

@@ -72,6 +72,13 @@ func (f *Fake) SetDown(down bool) {
 	f.down = down
 }
 
+// Down reports whether the store is down.
+func (f *Fake) Down() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.down
+}
+
 // lock locks the Fake if it can be reached.
 func (f *Fake) lock(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
