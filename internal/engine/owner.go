@@ -192,6 +192,8 @@ func (o *owner) end(ctx context.Context, err error) {
 		o.e.metrics.leases.WithLabelValues("lost").Inc()
 	case errors.Is(err, loop.ErrUnknownKind):
 		o.log.WarnContext(ctx, "the run was written by a newer loopd and is left alone", "error", err)
+	case errors.Is(err, loop.ErrCommitsLost):
+		o.log.ErrorContext(ctx, "the database lost events of the run; it is left alone until this worker ends, as what was sent since is not in its journal", "error", err)
 	case errors.Is(err, errUnreadable):
 		o.log.ErrorContext(ctx, "the run's journal is broken; the run is left alone until this worker ends", "error", err)
 	default:
