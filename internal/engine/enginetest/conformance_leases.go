@@ -92,6 +92,25 @@ func (c *conformer) pauseWakes() {
 	c.equal("limits in force", raised, c.load(again).Limits())
 }
 
+// pauseEnds: a pause that the worker has heard of, and that waits for what is in flight,
+// is ended by a resume; so is one that a drain came before.
+func (c *conformer) pauseEnds() {
+	lease, state := c.started()
+	c.no(c.append(lease, state, engine.Batch{Intent: true}, starts(loop.MicroUSD)), "start a model call")
+	c.signal(lease.Run, loop.PauseRequested{Reason: "lunch"})
+	seen := c.signals(lease)[0]
+	c.no(c.append(lease, state, engine.Batch{SignalsSeen: seen.ID}, seen.Body), "take the pause")
+	c.signal(lease.Run, loop.Resumed{})
+	seen = c.signals(lease)[0]
+	c.no(c.append(lease, state, engine.Batch{SignalsSeen: seen.ID}, seen.Body), "take the resume")
+
+	c.signal(lease.Run, loop.PauseRequested{Reason: "dinner"})
+	seen = c.signals(lease)[0]
+	failed := loop.ModelFailed{Call: 1, Class: loop.ErrorCancelled}
+	c.no(c.append(lease, state, engine.Batch{SignalsSeen: seen.ID, Release: true}, seen.Body, failed, loop.Suspended{Reason: loop.WaitDrain}), "drain")
+	c.signal(lease.Run, loop.Resumed{})
+}
+
 // waiting suspends a run on an approval, with a wake time if there is one.
 func (c *conformer) waiting(until time.Time) (loop.Lease, *loop.State) {
 	lease, state := c.started()
