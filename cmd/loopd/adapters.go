@@ -51,6 +51,10 @@ func (p ports) Signalled(ctx context.Context, worker string) ([]loop.RunRef, err
 	return p.store.Signalled(ctx, worker)
 }
 
+func (p ports) Returned(ctx context.Context, suspects []loop.Suspect) ([]string, error) {
+	return p.store.Returned(ctx, suspects)
+}
+
 func (p ports) Retire(ctx context.Context, worker string) error { return p.store.Retire(ctx, worker) }
 
 func (p ports) Listen(ctx context.Context, wake func()) error { return p.store.Listen(ctx, wake) }

@@ -29,7 +29,7 @@ const patience = 60 * time.Second
 
 // process is a loopd in a process of its own.
 type process struct {
-	t       *testing.T
+	t       testing.TB
 	cmd     *exec.Cmd
 	out     *syncBuffer
 	exited  chan struct{}
@@ -60,7 +60,7 @@ func (s *syncBuffer) String() string {
 }
 
 // start runs loopd with free ports and waits until it is ready.
-func start(t *testing.T, database, script string, args ...string) *process {
+func start(t testing.TB, database, script string, args ...string) *process {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "script.yaml")
 	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
@@ -189,7 +189,7 @@ type toolServer struct {
 	release chan struct{}
 }
 
-func newToolServer(t *testing.T) *toolServer {
+func newToolServer(t testing.TB) *toolServer {
 	t.Helper()
 	s := &toolServer{keys: make(chan string, 100), release: make(chan struct{})}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -206,7 +206,7 @@ func newToolServer(t *testing.T) *toolServer {
 }
 
 // next is the key of the next request that reached the server.
-func (s *toolServer) next(t *testing.T) string {
+func (s *toolServer) next(t testing.TB) string {
 	t.Helper()
 	select {
 	case k := <-s.keys:

@@ -194,7 +194,7 @@ func (s *shop) of(tool string) []delivery {
 }
 
 // await returns a tool's deliveries once there are n.
-func (s *shop) await(t *testing.T, tool string, n int) []delivery {
+func (s *shop) await(t testing.TB, tool string, n int) []delivery {
 	t.Helper()
 	late := time.After(patience)
 	for {

@@ -13,13 +13,13 @@ import (
 )
 
 // pgURL is a fresh, migrated database.
-func pgURL(t *testing.T) string {
+func pgURL(t testing.TB) string {
 	t.Helper()
 	return pgtest.URL(t)
 }
 
 // connect opens a pool on a database for the test's own questions.
-func connect(t *testing.T, url string) *pgxpool.Pool {
+func connect(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
 	if err != nil {
@@ -30,7 +30,7 @@ func connect(t *testing.T, url string) *pgxpool.Pool {
 }
 
 // scrape reads a metrics page: series, as written there, to value.
-func scrape(t *testing.T, url string) map[string]float64 {
+func scrape(t testing.TB, url string) map[string]float64 {
 	t.Helper()
 	resp, err := http.Get(url)
 	if err != nil {

@@ -251,7 +251,7 @@ var advices = map[loopdv1.StopReason]string{
 	loopdv1.StopReason_STOP_REASON_IN_DOUBT_UNRESOLVED:  "Nobody said in time what became of a call: check that system by hand before you start the run again.",
 	loopdv1.StopReason_STOP_REASON_PROVIDER_ERROR:       "The provider refused the request: check the model's name, the key and the account's credit.",
 	loopdv1.StopReason_STOP_REASON_PROVIDER_UNAVAILABLE: "The provider did not answer: start the run again when it does.",
-	loopdv1.StopReason_STOP_REASON_RECOVERY_EXHAUSTED:   "Several workers died while they drove this run: look into their logs before you start it again.",
+	loopdv1.StopReason_STOP_REASON_RECOVERY_EXHAUSTED:   "Its attempts crashed, or their workers died, as listed above: look into those workers' logs before you start it again.",
 	loopdv1.StopReason_STOP_REASON_GUARD_INTERNAL:       "A guard failed, so the run was stopped to be safe: report this, with the worker's log.",
 	loopdv1.StopReason_STOP_REASON_INTERNAL_ERROR:       "This is a fault of loopd: report it, with the worker's log.",
 }

@@ -171,6 +171,15 @@ func fates() []fate {
 		{"robbed of the lease before commit", atCommits, func(w *world, run loop.RunRef, worker *enginetest.Worker, n int) {
 			atAppend(worker, n, func() { w.store.Steal(run, "") })
 		}},
+		{"broken down before commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+			atAppend(worker, n, func() { panic("the journal's adapter crashed") })
+		}},
+		{"cut off for a while before commit", atCommits, func(w *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
+			atAppend(worker, n, func() {
+				w.store.SetDown(true)
+				time.AfterFunc(20*time.Second, func() { w.store.SetDown(false) })
+			})
+		}},
 		{"drained before commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
 			atAppend(worker, n, worker.Drain)
 		}},
@@ -232,6 +241,9 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 	if sc.pause != "" {
 		w.tools.Replies[sc.pause] = func(n int) loop.ToolReply {
 			if n == 0 {
+				for w.store.Down() {
+					time.Sleep(time.Second)
+				}
 				w.signal(run, loop.PauseRequested{By: "ann"})
 			}
 			return enginetest.OK("result of " + sc.pause)
@@ -274,6 +286,10 @@ func (w *world) live(run loop.RunRef, raises bool, tick func()) map[string]int {
 		h := w.store.Head(run)
 		if h.State.Terminal() {
 			return retries
+		}
+		if w.store.Down() { // nobody can say anything
+			time.Sleep(500 * time.Millisecond)
+			continue
 		}
 		if h.State == loop.StatePaused && h.Phase == "budget" {
 			w.setBudget(10 * loop.OneUSD)

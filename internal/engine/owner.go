@@ -55,12 +55,7 @@ func (o *owner) drive(ctx context.Context) error {
 	if err := o.load(ctx); err != nil {
 		return err
 	}
-	recovered := o.state.InAttempt()
-	if recovered {
-		o.e.metrics.recovered.WithLabelValues("lost_worker").Inc()
-	}
-	claimed := loop.Claimed{Attempt: o.state.Attempts() + 1, Worker: o.e.cfg.Worker, Recovered: recovered}
-	if err := o.commit(ctx, batch{bodies: []loop.Body{claimed}}); err != nil {
+	if err := o.begin(ctx); err != nil {
 		return err
 	}
 	o.spans = o.e.startSpans(ctx, o.state)
@@ -70,10 +65,11 @@ func (o *owner) drive(ctx context.Context) error {
 		if err := o.takeSignals(ctx); err != nil {
 			return err
 		}
-		if o.isDraining() {
+		next := o.state.Next(o.clock.now())
+		if _, waits := next.(loop.Suspend); o.isDraining() && !waits {
 			return o.commit(ctx, batch{bodies: []loop.Body{loop.Suspended{Reason: loop.WaitDrain}}, release: true})
 		}
-		released, err := o.perform(ctx, o.state.Next(o.clock.now()))
+		released, err := o.perform(ctx, next)
 		if errors.Is(err, loop.ErrSignalled) { // nothing was written, so nothing was released
 			released, err = false, o.load(ctx) // the state holds an intent that was not written
 		}
@@ -81,6 +77,25 @@ func (o *owner) drive(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// begin takes the run over in its journal. Whether the workers that went silent on it
+// are dead or were cut off is asked now, as nobody can tell later.
+func (o *owner) begin(ctx context.Context) error {
+	claimed := loop.Claimed{Attempt: o.state.Attempts() + 1, Worker: o.e.cfg.Worker, Recovered: o.state.InAttempt(), Leased: o.lease.ClaimedAt}
+	if silent := o.state.Silent(); len(silent) > 0 {
+		err := o.patiently(ctx, func(ctx context.Context) (err error) {
+			claimed.Returned, err = o.e.cfg.Leases.Returned(ctx, silent)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("look for lost workers: %w", err)
+		}
+	}
+	if claimed.Recovered {
+		o.e.metrics.recovered.WithLabelValues("lost_worker").Inc()
+	}
+	return o.commit(ctx, batch{bodies: []loop.Body{claimed}})
 }
 
 // load reads and folds the journal.
@@ -93,14 +108,27 @@ func (o *owner) load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("load journal: %w", err)
 	}
-	state, err := loop.Fold(o.lease.Run, j.Events)
+	state, err := foldJournal(o.lease.Run, j.Events)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUnreadable, err)
+		return err
 	}
 	state.TakeChangedCalls() // their heads were written with their events
 	state.TakeFullResults()  // so were these
 	o.state, o.waiting = state, j.Signals
 	return nil
+}
+
+// foldJournal folds a journal. One that makes the fold crash cannot be read.
+func foldJournal(run loop.RunRef, events []loop.Event) (state *loop.State, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: it makes the fold crash: %v", errUnreadable, p)
+		}
+	}()
+	if state, err = loop.Fold(run, events); err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return state, nil
 }
 
 // takeSignals turns what waits into events, one commit each. A signal that comes
@@ -164,21 +192,12 @@ func (o *owner) end(ctx context.Context, err error) {
 		o.e.metrics.leases.WithLabelValues("lost").Inc()
 	case errors.Is(err, loop.ErrUnknownKind):
 		o.log.WarnContext(ctx, "the run was written by a newer loopd and is left alone", "error", err)
+	case errors.Is(err, loop.ErrCommitsLost):
+		o.log.ErrorContext(ctx, "the database lost events of the run; it is left alone until this worker ends, as what was sent since is not in its journal", "error", err)
 	case errors.Is(err, errUnreadable):
 		o.log.ErrorContext(ctx, "the run's journal is broken; the run is left alone until this worker ends", "error", err)
 	default:
 		o.log.ErrorContext(ctx, "the run could not be driven", "error", err)
-		o.abandon(ctx)
-	}
-}
-
-// abandon gives the lease back without a word in the journal, as if the worker
-// had died: whoever claims the run next counts a recovery.
-func (o *owner) abandon(ctx context.Context) {
-	if err := o.flush(ctx); err != nil {
-		o.log.WarnContext(ctx, "cannot write what the last call brought", "error", err)
-	}
-	if err := o.append(ctx, Batch{Release: true}); err != nil {
-		o.log.WarnContext(ctx, "cannot release the run; it is free when this worker's lease runs out", "error", err)
+		o.abandon(ctx, err.Error())
 	}
 }

@@ -82,6 +82,10 @@ type Leases interface {
 	// Signalled lists the runs of this worker for which signals wait.
 	Signalled(ctx context.Context, worker string) ([]loop.RunRef, error)
 
+	// Returned lists the workers among the suspects that have registered anew after
+	// their attempt began: they lost the run without dying.
+	Returned(ctx context.Context, suspects []loop.Suspect) ([]string, error)
+
 	// Retire removes the worker's row. Runs it still owns become claimable.
 	Retire(ctx context.Context, worker string) error
 

@@ -52,26 +52,44 @@ func (s *supervisor) start(ctx context.Context) {
 // They are this worker's in the database all the same. So before it renews again
 // it retires, or nobody would ever drive them.
 func (s *supervisor) renew(ctx context.Context) {
-	dropped := false
-	for sleep(ctx, s.e.cfg.RenewEvery) {
+	dropped, wait := false, s.e.cfg.RenewEvery
+	for sleep(ctx, wait) {
 		began := time.Now()
 		err := s.renewOnce(ctx, dropped)
 		if err == nil {
 			s.e.metrics.leases.WithLabelValues("renewed").Inc()
 			s.renewedAt(began)
-			dropped = false
+			dropped, wait = false, s.e.cfg.RenewEvery
 			continue
 		}
 		s.e.cfg.Log.WarnContext(ctx, "lease renewal failed", "error", err)
-		if !s.trusted() {
+		if !s.trusted() && !dropped {
 			s.dropAll()
 			dropped = true
 		}
+		wait = s.retryIn(dropped)
 	}
 }
 
+// retryIn is how long to wait after a renewal that failed: less than between good ones,
+// and not past the moment in which the lease cannot be relied on any more.
+func (s *supervisor) retryIn(dropped bool) time.Duration {
+	soon := s.e.cfg.RenewEvery / 5
+	if left := s.trust(); !dropped && left < soon {
+		return max(0, left)
+	}
+	return soon
+}
+
+// renewOnce renews. A hanging request is cut when the lease cannot be relied on any
+// more. A worker that comes to it too late, having been frozen, may ask briefly: if its
+// row is still there, its runs are still its own.
 func (s *supervisor) renewOnce(ctx context.Context, dropped bool) error {
-	ctx, cancel := context.WithTimeout(ctx, s.e.cfg.RenewEvery)
+	limit := s.e.cfg.RenewEvery
+	if !dropped {
+		limit = min(limit, max(s.trust(), limit/5))
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if dropped {
 		if err := s.e.cfg.Leases.Retire(ctx, s.e.cfg.Worker); err != nil {
@@ -89,10 +107,14 @@ func (s *supervisor) renewedAt(began time.Time) {
 }
 
 // trusted reports whether the worker's lease can still be relied on.
-func (s *supervisor) trusted() bool {
+func (s *supervisor) trusted() bool { return s.trust() > 0 }
+
+// trust is for how long the lease can still be relied on: the TTL less a third, on the
+// monotonic clock, from before the last good renewal was sent.
+func (s *supervisor) trust() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Since(s.renewed) < s.e.cfg.LeaseTTL-s.e.cfg.LeaseTTL/3
+	return s.e.cfg.LeaseTTL - s.e.cfg.LeaseTTL/3 - time.Since(s.renewed)
 }
 
 // dropAll stops every owner at once: its lease may be somebody else's by now.
@@ -169,8 +191,8 @@ func (s *supervisor) disown(o *owner) {
 	s.nudge()
 }
 
-// contain turns a panic of an owner into the loss of one attempt. The run is
-// released, and ends as RECOVERY_EXHAUSTED if it does this to every worker.
+// contain turns a panic of an owner into the loss of one attempt. The run goes back,
+// and ends as RECOVERY_EXHAUSTED if it does this again and again.
 func (s *supervisor) contain(ctx context.Context, o *owner) {
 	p := recover()
 	if p == nil {
@@ -178,12 +200,7 @@ func (s *supervisor) contain(ctx context.Context, o *owner) {
 	}
 	s.e.metrics.panics.WithLabelValues("run").Inc()
 	s.e.cfg.Log.ErrorContext(ctx, "a run's goroutine panicked", "run", o.lease.Run.ID, "panic", p, "stack", string(debug.Stack()))
-	defer func() {
-		if p := recover(); p != nil { // the journal's adapter itself crashes
-			s.e.cfg.Log.ErrorContext(ctx, "cannot release the run; it is free when this worker's lease runs out", "run", o.lease.Run.ID, "panic", p)
-		}
-	}()
-	o.abandon(ctx)
+	o.abandon(ctx, fmt.Sprintf("panic: %v", p))
 }
 
 // fork runs f in a goroutine of its own and hands its result to the channel. A

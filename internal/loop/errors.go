@@ -1,6 +1,9 @@
 package loop
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 var (
 	// ErrUnknownKind means: a journal holds an event that this version does not know.
@@ -16,6 +19,10 @@ var (
 	// ErrRefused means: the journal will never take these events: they break an
 	// invariant of the database. The run must not go on in this attempt.
 	ErrRefused = errors.New("the journal refused the events")
+	// ErrCommitsLost means: the journal is shorter than it has said before. A failover to
+	// a standby that lagged behind does that. What was sent meanwhile is known to nobody
+	// else, so the run must not go on by itself. It is an ErrRefused too.
+	ErrCommitsLost = fmt.Errorf("the database has lost commits that it had acknowledged: %w", ErrRefused)
 	// ErrNotFound means: no such run, agent or call for this tenant.
 	ErrNotFound = errors.New("not found")
 )

@@ -25,12 +25,18 @@ type Claimed struct {
 	Worker  string `json:"worker"`
 	// Recovered: the attempt before this one ended without releasing the run.
 	Recovered bool `json:"recovered,omitempty"`
+	// Leased is when the lease was taken, by the journal's clock. Zero in old journals.
+	Leased time.Time `json:"leased,omitzero"`
+	// Returned are the workers of earlier attempts that have registered again since:
+	// they were cut off, and are not counted as dead. See State.Silent.
+	Returned []string `json:"returned,omitempty"`
 }
 
-// Suspended ends an attempt in good order: the lease goes back.
+// Suspended ends an attempt: the lease goes back.
 type Suspended struct {
 	Reason Wait      `json:"reason"`
 	Until  time.Time `json:"until,omitzero"` // when to go on at the latest; zero = at once
+	Note   string    `json:"note,omitempty"` // of WaitCrash: what broke
 }
 
 // Wait is a named reason for not going on.
@@ -39,6 +45,7 @@ type Wait string
 // The closed set of waits.
 const (
 	WaitDrain    Wait = "drain"    // the worker shuts down
+	WaitCrash    Wait = "crash"    // the attempt broke down; another one may follow at once
 	WaitBackoff  Wait = "backoff"  // the provider asked for time
 	WaitRate     Wait = "rate"     // the provider's rate limit is used up by other runs
 	WaitApproval Wait = "approval" // calls wait for a decision
@@ -58,6 +65,9 @@ func (w Wait) needsPeople() bool {
 
 // pauses reports whether the run is held back, with nothing that is its own to wait for.
 func (w Wait) pauses() bool { return w == WaitPaused || w == WaitBudget }
+
+// handsOver reports whether nothing is waited for but another worker.
+func (w Wait) handsOver() bool { return w == WaitDrain || w == WaitCrash }
 
 // ofProvider reports whether a provider is waited for.
 func (w Wait) ofProvider() bool { return w == WaitBackoff || w == WaitRate }

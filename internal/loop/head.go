@@ -44,16 +44,16 @@ func (s *State) phase() string {
 	switch {
 	case s.finished != nil:
 		return ""
-	case s.tenure.suspended != nil && s.tenure.suspended.Reason != WaitDrain:
+	case s.tenure.suspended != nil && !s.tenure.suspended.Reason.handsOver():
 		return string(s.tenure.suspended.Reason)
+	case s.pause.asked != nil: // also before it has happened: a resume ends it all the same
+		return string(WaitPaused)
 	case !s.InAttempt():
 		return "queue"
 	case s.rateWait != nil:
 		return string(WaitRate)
 	case s.spend.open != nil:
 		return "model"
-	case s.pause.asked != nil:
-		return string(WaitPaused)
 	case len(s.pause.raise) > 0:
 		return string(WaitRaise)
 	case len(s.calls.batch) > 0:

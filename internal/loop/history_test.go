@@ -218,7 +218,7 @@ func (h *history) refold() *loop.State {
 // claim begins an attempt.
 func (h *history) claim(recovered bool) {
 	h.epoch++
-	h.append(loop.Claimed{Attempt: h.state.Attempts() + 1, Worker: fmt.Sprint("w", h.epoch), Recovered: recovered})
+	h.append(loop.Claimed{Attempt: h.state.Attempts() + 1, Worker: fmt.Sprint("w", h.epoch), Recovered: recovered, Returned: h.returned()})
 }
 
 // crash loses the worker with a little luck: what is not in the journal is gone.
@@ -230,6 +230,10 @@ func (h *history) crash(odds int) bool {
 		return false
 	}
 	h.crashes--
+	if h.odds(4) {
+		h.breakDown()
+		return true
+	}
 	h.state = h.refold()
 	h.pass(20 * time.Second)
 	h.claim(true)

@@ -11,7 +11,7 @@ import (
 const (
 	maxRetries    = 3  // of one request
 	maxRunRetries = 10 // in the whole run
-	maxRecoveries = 5  // attempts in a row that died without progress
+	maxRecoveries = 5  // attempts in a row that crashed or died without progress
 	maxPauses     = 8  // continuations of one paused answer
 	maxEmpty      = 2  // empty answers that are asked again
 	maxTruncated  = 3  // truncated answers in a run
@@ -80,11 +80,10 @@ func (s *State) settleLost(now time.Time) Action {
 	return Record{intent: intent{facts}}
 }
 
-// endOfPatience ends runs that were cancelled, that keep killing their workers,
+// endOfPatience ends runs that were cancelled, whose attempts keep breaking down,
 // or that are too old.
 func (s *State) endOfPatience(now time.Time) Action {
-	switch {
-	case s.cancel != nil:
+	if s.cancel != nil {
 		if a := s.unwind(now, "the run that started it was cancelled"); a != nil {
 			return a
 		}
@@ -93,14 +92,12 @@ func (s *State) endOfPatience(now time.Time) Action {
 			msg += ": " + s.cancel.Reason
 		}
 		return s.finish(StateCancelled, Stop{Reason: Cancelled, Message: msg})
-	case s.tenure.recoveries >= maxRecoveries:
+	}
+	if stop := s.recoveryExhausted(); stop != nil {
 		if a := s.unwind(now, "the run that started it could not go on"); a != nil {
 			return a
 		}
-		return s.finish(StateFailed, Stop{
-			Reason: RecoveryExhausted, Observed: fmt.Sprint(s.tenure.recoveries), Limit: fmt.Sprint(maxRecoveries),
-			Message: "the workers that drove this run died again and again without progress",
-		})
+		return s.finish(StateFailed, *stop)
 	}
 	if t := s.tooOld(now); t != nil {
 		if a := s.unwind(now, "the run that started it is out of time"); a != nil {

@@ -21,7 +21,7 @@ import (
 func TestHistories(t *testing.T) {
 	ends, compacted := map[loop.StopReason]int{}, map[string]int{}
 	var events, recovered, fallbacks, observed, smaller int
-	resumed, judges := map[string]int{}, map[string]int{}
+	resumed, judges, broken := map[string]int{}, map[string]int{}, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		h := live(t)
 		ends[h.audit.finished.Stop.Reason]++
@@ -37,6 +37,9 @@ func TestHistories(t *testing.T) {
 			compacted[how] += n
 		}
 		h.audit.contract.count(judges)
+		for how, n := range h.audit.suspects.ends {
+			broken[how] += n
+		}
 	})
 	t.Logf("%d events, %d crashes, %d fallbacks, %d observed, pauses: %v, judges: %v, compactions: %v, ends: %v",
 		events, recovered, fallbacks, observed, resumed, judges, compacted, ends)
@@ -52,6 +55,11 @@ func TestHistories(t *testing.T) {
 	for _, how := range []string{"asked", "by a guard", "resumed", "raised", "told", "nobody raised"} {
 		if resumed[how] == 0 {
 			t.Errorf("no history was paused and %q: the test does not try what it promises", how)
+		}
+	}
+	for _, how := range []string{"returned", "crashed", "exhausted"} {
+		if broken[how] == 0 {
+			t.Errorf("no history has an attempt that %s", how)
 		}
 	}
 	for _, what := range judgedAs {
@@ -118,6 +126,7 @@ type audit struct {
 	caps      map[string]int                // by tool: most first sends
 
 	contract contractAudit
+	suspects suspects
 
 	refused                   *loop.AccountRefused // until the run asks again
 	smaller                   int                  // calls after a refusal, for less
@@ -138,7 +147,7 @@ func newAudit(t *rapid.T, spec loop.Spec) *audit {
 		calls: map[string]loop.ToolCall{}, effects: map[string]loop.Effect{}, state: map[string]string{},
 		alive: map[string]loop.CallHandedOut{}, compaction: newCompaction(), approved: map[string]string{}, effected: map[string]int{}, retries: map[string]int{}, perAnswer: map[string]int{},
 		perTool: map[string]int{}, caps: map[string]int{},
-		pauses: map[string]int{},
+		pauses: map[string]int{}, suspects: suspects{ends: map[string]int{}},
 	}
 	for _, p := range spec.FallbackPrices {
 		a.prices[p.Model] = p
@@ -158,6 +167,7 @@ func (a *audit) event(e loop.Event, s *loop.State) {
 		a.t.Fatalf("%s after the end", e.Body.Kind())
 	}
 	a.contract.event(a, e.Body)
+	a.suspects.event(a, e.Body)
 	switch b := e.Body.(type) {
 	case loop.ModelStarted:
 		a.modelStarted(b)

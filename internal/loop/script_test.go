@@ -35,7 +35,9 @@ import (
 //	verdict JSON                   what the judge answers
 //	hold, break NAME PROBLEM       the checkpoints that are due: all hold, or all but one
 //	refuse ACT [DELAY]             a budget has no room for the next model call; its window ends after DELAY
-//	wait DURATION, crash, drain    a drain gives up the model call in flight
+//	wait DURATION, drain           a drain gives up the model call in flight
+//	crash, return WORKER ...       the worker dies; or it did not: those named have come back
+//	panic WHY                      the attempt breaks down, the worker lives
 //	reload                         the journal is read back from a store
 //
 // For totals and probes see totals.
@@ -112,9 +114,9 @@ func (s *script) append(bodies ...loop.Body) {
 	}
 }
 
-func (s *script) claim(recovered bool) {
+func (s *script) claim(recovered bool, returned ...string) {
 	s.busy, s.model, s.sends = false, nil, map[string]loop.Send{}
-	s.append(loop.Claimed{Attempt: s.state.Attempts() + 1, Worker: fmt.Sprint("w", s.state.Attempts()+1), Recovered: recovered})
+	s.append(loop.Claimed{Attempt: s.state.Attempts() + 1, Worker: fmt.Sprint("w", s.state.Attempts()+1), Recovered: recovered, Returned: returned})
 }
 
 // world performs one line of the world.
@@ -197,9 +199,12 @@ func (s *script) world(verb, rest string) {
 		s.wait(id)
 	case "reload":
 		s.reload()
-	case "crash":
+	case "crash", "return":
 		s.pass(20 * time.Second)
-		s.claim(true)
+		s.claim(true, strings.Fields(rest)...)
+	case "panic":
+		s.append(s.state.BreakDown(rest, s.now)...)
+		s.claim(false)
 	case "drain":
 		if s.model != nil {
 			s.fail(loop.ErrorCancelled, "")

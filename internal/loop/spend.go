@@ -59,7 +59,7 @@ func (p *spend) applyFailed(e ModelFailed) error {
 	}
 	p.estimated = p.estimated.plus(e.Cost.Total())
 	p.failed = &e
-	if e.Class != ErrorCancelled {
+	if e.Class != ErrorCancelled && e.Class != ErrorLost { // neither says anything of the provider; budgets bound them
 		p.failures++
 		p.retries++
 	}

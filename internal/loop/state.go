@@ -107,7 +107,7 @@ func (s *State) apply(e Event) error {
 	case Created:
 		s.applyCreated(b, e)
 	case Claimed:
-		err = s.tenure.applyClaimed(b, e.At)
+		err = s.tenure.applyClaimed(b, e.At, e.Epoch)
 	case Suspended:
 		err = s.tenure.applySuspended(b, e.At)
 	case ModelStarted:
@@ -182,12 +182,12 @@ func (s *State) apply(e Event) error {
 	return err
 }
 
-// noteProgress forgets the recoveries that brought nothing, when something has
-// been brought.
+// noteProgress forgets the attempts that brought nothing, when something has been
+// brought.
 func (s *State) noteProgress(b Body) {
 	switch b.(type) {
 	case ModelAnswered, CallFinished, CallPolled, CallVerified, CallHandedOut, ResultSubmitted, ChildFinished:
-		s.tenure.recoveries = 0
+		s.tenure.progress()
 	}
 }
 
@@ -391,6 +391,9 @@ func (s *State) Attempts() int { return s.tenure.attempts }
 // InAttempt reports whether the last attempt has not been closed in good order.
 // When a worker claims such a run, the worker before it died.
 func (s *State) InAttempt() bool { return !s.tenure.since.IsZero() }
+
+// Drives reports whether the attempt under the epoch has begun and not ended.
+func (s *State) Drives(epoch int64) bool { return s.InAttempt() && s.tenure.epoch == epoch }
 
 // Trips lists the guards' verdicts that changed the run, in order.
 func (s *State) Trips() []Tripped { return slices.Clone(s.trips) }

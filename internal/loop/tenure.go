@@ -6,19 +6,23 @@ import (
 )
 
 // tenure follows who drives the run and for how long: attempts, active time,
-// and recoveries that brought nothing.
+// and attempts that ended badly and brought nothing.
 type tenure struct {
-	attempts   int
-	since      time.Time // start of the current attempt, zero between attempts
-	lastEvent  time.Time
-	active     time.Duration // of the attempts that ended
-	recoveries int           // in a row without progress
-	first      time.Time
-	suspended  *Suspended
-	left       time.Time // when the run was suspended
+	attempts  int
+	worker    string    // of the newest attempt
+	epoch     int64     // of that one's lease
+	leased    time.Time // when that one took it
+	since     time.Time // start of the current attempt, zero between attempts
+	lastEvent time.Time
+	active    time.Duration // of the attempts that ended
+	suspects  []Suspect     // in a row without progress; at most maxRecoveries
+	doomed    bool          // a claim found so many: the run will be ended, whatever comes
+	first     time.Time
+	suspended *Suspended
+	left      time.Time // when the run was suspended
 }
 
-func (t *tenure) applyClaimed(e Claimed, at time.Time) error {
+func (t *tenure) applyClaimed(e Claimed, at time.Time, epoch int64) error {
 	if e.Attempt != t.attempts+1 {
 		return fmt.Errorf("attempt %d follows %d: %w", e.Attempt, t.attempts, ErrImpossible)
 	}
@@ -32,15 +36,25 @@ func (t *tenure) applyClaimed(e Claimed, at time.Time) error {
 		t.first = at
 	}
 	if e.Recovered {
-		t.recoveries++
+		t.addSuspect(t.suspect())
 	}
-	t.attempts, t.since, t.suspended = e.Attempt, at, nil
+	t.clear(e.Returned)
+	t.doomed = len(t.suspects) == maxRecoveries
+	t.attempts, t.worker, t.epoch, t.leased, t.since, t.suspended = e.Attempt, e.Worker, epoch, e.Leased, at, nil
+	if t.leased.IsZero() {
+		t.leased = at
+	}
 	return nil
 }
 
 func (t *tenure) applySuspended(e Suspended, at time.Time) error {
 	if t.since.IsZero() {
 		return fmt.Errorf("suspended outside an attempt: %w", ErrImpossible)
+	}
+	if e.Reason == WaitCrash {
+		crashed := t.suspect()
+		crashed.Crash = e.Note
+		t.addSuspect(crashed)
 	}
 	t.active += at.Sub(t.since)
 	t.since, t.suspended, t.left = time.Time{}, &e, at

@@ -139,6 +139,10 @@ func (s *Store) refused(params db.AppendEventsParams, err error) error {
 	if errors.Is(err, loop.ErrLeaseLost) {
 		s.metrics.fenced.Inc()
 	}
+	if errors.Is(err, loop.ErrCommitsLost) {
+		s.metrics.lost.Inc()
+		s.log.Error("the database has lost commits that it had acknowledged", "run", params.RunID, "error", err)
+	}
 	if invariant(err) && !errors.Is(wrap("", err), loop.ErrRefused) {
 		err = fmt.Errorf("%w: %w", loop.ErrRefused, err)
 	}
@@ -255,8 +259,12 @@ func (s *Store) readFence(ctx context.Context, params db.AppendEventsParams, sen
 
 func fenceError(params db.AppendEventsParams, row db.LockLeaseRow) error {
 	switch {
+	case row.LeaseEpoch < params.Epoch: // the claim itself is lost: whoever claims the run next takes the same number
+		return fmt.Errorf("%w: %w: the epoch is %d, and was %d", loop.ErrLeaseLost, loop.ErrCommitsLost, row.LeaseEpoch, params.Epoch)
 	case row.Owner != params.Owner || row.LeaseEpoch != params.Epoch:
 		return loop.ErrLeaseLost
+	case row.NextSeq < params.FirstSeq:
+		return fmt.Errorf("%w: %w: the next event is %d, not %d", ErrWrongSeq, loop.ErrCommitsLost, row.NextSeq, params.FirstSeq)
 	case row.NextSeq != params.FirstSeq:
 		return fmt.Errorf("%w: the next event is %d, not %d", ErrWrongSeq, row.NextSeq, params.FirstSeq)
 	case params.Intent && row.Signals > params.SignalsSeen:

@@ -76,7 +76,9 @@ func (s *Store) unheard(ctx context.Context, worker string) ([]loop.Lease, error
 			return nil, wrap("look for the runs of an unanswered claim", err)
 		}
 		for _, row := range rows {
-			leases = append(leases, lease(worker, row.TenantID, row.RunID, row.LeaseEpoch))
+			claimed := lease(worker, row.TenantID, row.RunID, row.LeaseEpoch)
+			claimed.ClaimedAt = row.ListedAt
+			leases = append(leases, claimed)
 		}
 		// The statement may still be running; afterwards it has been timed out.
 		if len(rows) > 0 || time.Since(claim.at) > claimGrace {
@@ -133,6 +135,19 @@ func (s *Store) Signalled(ctx context.Context, worker string) ([]loop.RunRef, er
 		runs[i] = loop.RunRef{Tenant: row.TenantID, ID: row.RunID}
 	}
 	return runs, nil
+}
+
+// Returned lists the workers among the suspects that have registered anew after their
+// attempt began, on database time: they lost the run without dying. A row outlives a
+// failed renewal, but not the loss of its runs.
+func (s *Store) Returned(ctx context.Context, suspects []loop.Suspect) ([]string, error) {
+	var p db.ListReturnedWorkersParams
+	for _, o := range suspects {
+		p.WorkerIds = append(p.WorkerIds, o.Worker)
+		p.Since = append(p.Since, o.Since)
+	}
+	workers, err := s.q.ListReturnedWorkers(ctx, p)
+	return workers, wrap("look for the workers of lost attempts", err)
 }
 
 // Retire removes the worker's row. Runs it still owns become claimable at once.

@@ -37,6 +37,7 @@ func (s *Store) listen(ctx context.Context, channel string, started func(), noti
 		return fmt.Errorf("direct database URL: %w", err)
 	}
 	config.ConnectTimeout = connectTimeout
+	config.DialFunc = dialer().DialContext
 	config.RuntimeParams["application_name"] = "loopd listen"
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {

@@ -19,6 +19,7 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 	errors   *prometheus.CounterVec
 	fenced   prometheus.Counter
+	lost     prometheus.Counter
 	draws    *prometheus.CounterVec
 	warnings *prometheus.CounterVec
 }
@@ -38,6 +39,10 @@ func newMetrics() *metrics {
 		fenced: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "loopd_fenced_writes_total",
 			Help: "Appends that were refused because the lease was lost: the fence at work.",
+		}),
+		lost: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "loopd_db_lost_commits_total",
+			Help: "Appends that found the database behind what it had acknowledged: a failover lost commits. Somebody must look.",
 		}),
 		draws: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loopd_budget_draws_total",
@@ -63,7 +68,7 @@ func (m *metrics) drew(refused *loop.AccountRefused, warned []int16) {
 }
 
 func (m *metrics) register(r prometheus.Registerer, pool *pgxpool.Pool) error {
-	for _, c := range []prometheus.Collector{m.duration, m.errors, m.fenced, m.draws, m.warnings, poolCollector{pool}} {
+	for _, c := range []prometheus.Collector{m.duration, m.errors, m.fenced, m.lost, m.draws, m.warnings, poolCollector{pool}} {
 		if err := r.Register(c); err != nil {
 			return fmt.Errorf("register the database metrics: %w", err)
 		}
@@ -91,7 +96,10 @@ func (c poolCollector) Collect(out chan<- prometheus.Metric) {
 
 // tracer times every statement under the name that it has in queries/*.sql. The
 // names are constants of this program, so the label is bounded.
-type tracer struct{ metrics *metrics }
+type tracer struct {
+	metrics  *metrics
+	readOnly func() // called when the server refuses a write as a standby does
+}
 
 type traceKey struct{}
 
@@ -135,6 +143,9 @@ func (t *tracer) end(ctx context.Context, err error) {
 	t.metrics.duration.WithLabelValues(began.query).Observe(time.Since(began.start).Seconds())
 	if err != nil {
 		t.metrics.errors.WithLabelValues(errorClass(err)).Inc()
+		if sqlState(err) == codeReadOnly {
+			t.readOnly()
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,6 +62,8 @@ type Store struct {
 	budgets budgetLists
 	log     *slog.Logger
 	metrics *metrics
+
+	reconnected atomic.Int64 // when the connections were last given up, Unix time in ns
 }
 
 // Open prepares the pools. It opens no connection; Ready does.
@@ -80,14 +83,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	var err error
 	s.metrics = newMetrics()
-	if s.pool, err = newPool(ctx, cfg.URL, cfg.MaxConns, s.metrics); err != nil {
+	if s.pool, err = s.newPool(ctx, cfg.URL, cfg.MaxConns); err != nil {
 		return nil, err
 	}
-	if s.renewal, err = newPool(ctx, cfg.URL, renewConns, s.metrics); err != nil {
+	if s.renewal, err = s.newPool(ctx, cfg.URL, renewConns); err != nil {
 		s.pool.Close()
 		return nil, err
 	}
-	if s.appends, err = newPool(ctx, cfg.URL, appendConns, s.metrics); err != nil {
+	if s.appends, err = s.newPool(ctx, cfg.URL, appendConns); err != nil {
 		s.pool.Close()
 		s.renewal.Close()
 		return nil, err
@@ -103,25 +106,35 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-func newPool(ctx context.Context, url string, maxConns int, m *metrics) (*pgxpool.Pool, error) {
+func (s *Store) newPool(ctx context.Context, url string, maxConns int) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
 	config.MaxConns = int32(maxConns)
-	config.ConnConfig.ConnectTimeout = connectTimeout
-	config.ConnConfig.Tracer = &tracer{metrics: m}
-	params := config.ConnConfig.RuntimeParams
-	params["application_name"] = "loopd"
-	params["timezone"] = "UTC"
-	params["statement_timeout"] = statementTimeout
-	params["lock_timeout"] = lockTimeout
-	params["idle_in_transaction_session_timeout"] = idleTimeout
+	config.ConnConfig.Tracer = &tracer{metrics: s.metrics, readOnly: s.reconnect}
+	bounded(config.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open the connection pool: %w", err)
 	}
 	return pool, nil
+}
+
+// reconnectEvery bounds how often all connections are given up.
+const reconnectEvery = time.Second
+
+// reconnect gives up all connections, because they lead to a server that is a standby
+// now. Whoever writes next looks for the primary anew, as the connection string says.
+func (s *Store) reconnect() {
+	last, now := s.reconnected.Load(), time.Now().UnixNano()
+	if now-last < int64(reconnectEvery) || !s.reconnected.CompareAndSwap(last, now) {
+		return
+	}
+	s.log.Warn("the database takes no writes: it is a standby, or was made read-only; connecting anew")
+	for _, pool := range []*pgxpool.Pool{s.pool, s.renewal, s.appends} {
+		pool.Reset()
+	}
 }
 
 // Close closes the pools. It waits for connections that are in use.

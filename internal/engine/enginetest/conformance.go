@@ -44,6 +44,8 @@ func Conformance(t *testing.T, open func(t *testing.T) Store) {
 		"a refused batch creates no child":               (*conformer).fencedChild,
 		"a signal for another run wakes it":              (*conformer).outgoing,
 		"a new run wakes who listens":                    (*conformer).listens,
+		"a pause is ended before it has happened":        (*conformer).pauseEnds,
+		"a worker that was cut off comes back":           (*conformer).workerReturns,
 		"a run without budgets draws freely":             (*conformer).drawsFreely,
 		"what is drawn cannot be drawn twice":            (*conformer).drawsOnce,
 		"what was not spent can be drawn again":          (*conformer).drawsAgain,

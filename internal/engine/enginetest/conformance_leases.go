@@ -92,6 +92,25 @@ func (c *conformer) pauseWakes() {
 	c.equal("limits in force", raised, c.load(again).Limits())
 }
 
+// pauseEnds: a pause that the worker has heard of, and that waits for what is in flight,
+// is ended by a resume; so is one that a drain came before.
+func (c *conformer) pauseEnds() {
+	lease, state := c.started()
+	c.no(c.append(lease, state, engine.Batch{Intent: true}, starts(loop.MicroUSD)), "start a model call")
+	c.signal(lease.Run, loop.PauseRequested{Reason: "lunch"})
+	seen := c.signals(lease)[0]
+	c.no(c.append(lease, state, engine.Batch{SignalsSeen: seen.ID}, seen.Body), "take the pause")
+	c.signal(lease.Run, loop.Resumed{})
+	seen = c.signals(lease)[0]
+	c.no(c.append(lease, state, engine.Batch{SignalsSeen: seen.ID}, seen.Body), "take the resume")
+
+	c.signal(lease.Run, loop.PauseRequested{Reason: "dinner"})
+	seen = c.signals(lease)[0]
+	failed := loop.ModelFailed{Call: 1, Class: loop.ErrorCancelled}
+	c.no(c.append(lease, state, engine.Batch{SignalsSeen: seen.ID, Release: true}, seen.Body, failed, loop.Suspended{Reason: loop.WaitDrain}), "drain")
+	c.signal(lease.Run, loop.Resumed{})
+}
+
 // waiting suspends a run on an approval, with a wake time if there is one.
 func (c *conformer) waiting(until time.Time) (loop.Lease, *loop.State) {
 	lease, state := c.started()
@@ -212,4 +231,30 @@ func (c *conformer) listens() {
 	if woken == 0 {
 		c.Fatal("a new run woke nobody")
 	}
+}
+
+// workerReturns: a worker that registered anew after an attempt began has come back
+// from whatever took the run away. One that only renewed has not, and the dead have not.
+func (c *conformer) workerReturns() {
+	lease, state := c.started()
+	suspects := state.Silent()
+	if len(suspects) != 1 || suspects[0].Worker != "w1" {
+		c.Fatalf("suspects are %+v", suspects)
+	}
+	ask := func() []string {
+		returned, err := c.store.Returned(c.ctx, suspects)
+		c.no(err, "look for lost workers")
+		return returned
+	}
+	c.register("w1")
+	c.equal("returned, of a worker that renewed", 0, len(ask()))
+	c.no(c.store.Append(c.ctx, lease, engine.Batch{Release: true}), "release without a word")
+	c.equal("returned, of a worker that released the run", 0, len(ask()))
+
+	c.no(c.store.Retire(c.ctx, "w1"), "retire")
+	c.equal("returned, of a dead worker", 0, len(ask()))
+	c.register("w1")
+	c.equal("returned", []string{"w1"}, ask())
+	suspects = append(suspects, loop.Suspect{Attempt: 2, Worker: "w1", Since: suspects[0].Since}, loop.Suspect{Attempt: 3, Worker: "never seen"})
+	c.equal("returned of several", []string{"w1"}, ask())
 }

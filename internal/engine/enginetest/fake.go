@@ -22,11 +22,11 @@ type Fake struct {
 	mu      sync.Mutex
 	down    bool
 	runs    map[loop.RunRef]*fakeRun
-	order   []*fakeRun           // by creation
-	workers map[string]time.Time // when each row expires
-	signal  int64                // id of the newest signal
-	wakes   map[int]func()       // of those who listen
-	budgets []*fakeBudget        // by name
+	order   []*fakeRun // by creation
+	workers map[string]fakeWorker
+	signal  int64          // id of the newest signal
+	wakes   map[int]func() // of those who listen
+	budgets []*fakeBudget  // by name
 	waker   int
 }
 
@@ -45,6 +45,9 @@ type fakeRun struct {
 	chunks    map[*fakeBudget]*fakeChunk
 }
 
+// fakeWorker is a worker's row.
+type fakeWorker struct{ started, expires time.Time }
+
 // record is an event as it is stored.
 type record struct {
 	at    time.Time
@@ -58,7 +61,7 @@ var never = time.Unix(1<<40, 0) //nolint:gochecknoglobals // a constant in all b
 
 // NewFake makes an empty Fake.
 func NewFake() *Fake {
-	return &Fake{runs: map[loop.RunRef]*fakeRun{}, workers: map[string]time.Time{}, wakes: map[int]func(){}}
+	return &Fake{runs: map[loop.RunRef]*fakeRun{}, workers: map[string]fakeWorker{}, wakes: map[int]func(){}}
 }
 
 // SetDown takes the store down, or up again. While it is down every call fails
@@ -67,6 +70,13 @@ func (f *Fake) SetDown(down bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.down = down
+}
+
+// Down reports whether the store is down.
+func (f *Fake) Down() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.down
 }
 
 // lock locks the Fake if it can be reached.
@@ -281,9 +291,14 @@ func (f *Fake) Renew(ctx context.Context, worker string, ttl time.Duration) erro
 	}
 	defer f.mu.Unlock()
 	now := time.Now()
-	f.workers[worker] = now.Add(ttl)
-	for w, expires := range f.workers {
-		if expires.Before(now) {
+	row, known := f.workers[worker]
+	if !known {
+		row.started = now
+	}
+	row.expires = now.Add(ttl)
+	f.workers[worker] = row
+	for w, row := range f.workers {
+		if row.expires.Before(now) {
 			f.free(w)
 		}
 	}
@@ -308,7 +323,7 @@ func (f *Fake) Claim(ctx context.Context, worker string, limit int) ([]loop.Leas
 	}
 	defer f.mu.Unlock()
 	now := time.Now()
-	if !f.workers[worker].After(now) {
+	if !f.workers[worker].expires.After(now) {
 		return nil, nil
 	}
 	var claimable []*fakeRun
@@ -340,6 +355,21 @@ func (f *Fake) Signalled(ctx context.Context, worker string) ([]loop.RunRef, err
 		}
 	}
 	return refs, nil
+}
+
+// Returned implements engine.Leases.
+func (f *Fake) Returned(ctx context.Context, suspects []loop.Suspect) ([]string, error) {
+	if err := f.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer f.mu.Unlock()
+	var returned []string
+	for _, o := range suspects {
+		if row, ok := f.workers[o.Worker]; ok && row.started.After(o.Since) && !slices.Contains(returned, o.Worker) {
+			returned = append(returned, o.Worker)
+		}
+	}
+	return returned, nil
 }
 
 // Retire implements engine.Leases.

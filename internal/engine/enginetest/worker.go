@@ -190,6 +190,14 @@ func (w *Worker) Signalled(ctx context.Context, worker string) ([]loop.RunRef, e
 	return w.store.Signalled(ctx, worker)
 }
 
+// Returned implements engine.Leases.
+func (w *Worker) Returned(ctx context.Context, suspects []loop.Suspect) ([]string, error) {
+	if err := w.reads(); err != nil {
+		return nil, err
+	}
+	return w.store.Returned(ctx, suspects)
+}
+
 // Retire implements engine.Leases. The dead do not retire.
 func (w *Worker) Retire(ctx context.Context, worker string) error {
 	if w.Dead() {

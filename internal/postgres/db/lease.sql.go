@@ -98,7 +98,7 @@ func (q *Queries) DeleteWorker(ctx context.Context, workerID string) error {
 }
 
 const listClaim = `-- name: ListClaim :many
-SELECT tenant_id, run_id, lease_epoch FROM runs
+SELECT tenant_id, run_id, lease_epoch, clock_timestamp()::timestamptz AS listed_at FROM runs
 WHERE lease_owner = $1::text AND claim_id = $2::text
 `
 
@@ -111,6 +111,7 @@ type ListClaimRow struct {
 	TenantID   string
 	RunID      string
 	LeaseEpoch int64
+	ListedAt   time.Time
 }
 
 func (q *Queries) ListClaim(ctx context.Context, arg ListClaimParams) ([]ListClaimRow, error) {
@@ -122,10 +123,46 @@ func (q *Queries) ListClaim(ctx context.Context, arg ListClaimParams) ([]ListCla
 	var items []ListClaimRow
 	for rows.Next() {
 		var i ListClaimRow
-		if err := rows.Scan(&i.TenantID, &i.RunID, &i.LeaseEpoch); err != nil {
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.RunID,
+			&i.LeaseEpoch,
+			&i.ListedAt,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listReturnedWorkers = `-- name: ListReturnedWorkers :many
+SELECT DISTINCT w.worker_id FROM workers w
+JOIN (SELECT unnest($1::text[]) AS worker_id, unnest($2::timestamptz[]) AS since) lost ON lost.worker_id = w.worker_id
+WHERE w.started_at > lost.since
+`
+
+type ListReturnedWorkersParams struct {
+	WorkerIds []string
+	Since     []time.Time
+}
+
+func (q *Queries) ListReturnedWorkers(ctx context.Context, arg ListReturnedWorkersParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, listReturnedWorkers, arg.WorkerIds, arg.Since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var worker_id string
+		if err := rows.Scan(&worker_id); err != nil {
+			return nil, err
+		}
+		items = append(items, worker_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

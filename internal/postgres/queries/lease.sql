@@ -39,6 +39,11 @@ RETURNING r.tenant_id, r.run_id, r.lease_epoch, clock_timestamp()::timestamptz A
 -- name: ListSignalledRuns :many
 SELECT tenant_id, run_id FROM runs WHERE lease_owner = @worker_id::text AND signals > 0;
 
+-- name: ListReturnedWorkers :many
+SELECT DISTINCT w.worker_id FROM workers w
+JOIN (SELECT unnest(@worker_ids::text[]) AS worker_id, unnest(@since::timestamptz[]) AS since) lost ON lost.worker_id = w.worker_id
+WHERE w.started_at > lost.since;
+
 -- name: ListClaim :many
-SELECT tenant_id, run_id, lease_epoch FROM runs
+SELECT tenant_id, run_id, lease_epoch, clock_timestamp()::timestamptz AS listed_at FROM runs
 WHERE lease_owner = @worker_id::text AND claim_id = @claim_id::text;
