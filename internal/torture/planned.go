@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 )
 
@@ -77,5 +76,5 @@ func milliseconds(d time.Duration) string {
 	if d < 0 {
 		return "-"
 	}
-	return strings.TrimSpace(fmt.Sprintf("%d ms", d.Milliseconds()))
+	return fmt.Sprintf("%d ms", d.Milliseconds())
 }

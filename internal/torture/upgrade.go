@@ -95,7 +95,7 @@ func (w *world) replace(ctx context.Context, r *replica, binary string, sig sysc
 		r.binary = binary
 		r.mu.Unlock()
 		r.end(context.WithoutCancel(ctx), sig, 0)
-		w.upgraded.changes[fmt.Sprintf("%s by %s", kind, sig)]++
+		w.upgraded.changes[fmt.Sprintf("%ss by %s", kind, nameOf(sig))]++
 		soon, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
 		for r.conn.GetState() != connectivity.Ready {
@@ -105,6 +105,14 @@ func (w *world) replace(ctx context.Context, r *replica, binary string, sig sysc
 			}
 		}
 	})
+}
+
+// nameOf is a signal's name, of the two that replicas end by.
+func nameOf(sig syscall.Signal) string {
+	if sig == syscall.SIGKILL {
+		return "SIGKILL"
+	}
+	return "SIGTERM"
 }
 
 // reportUpgrade prints how far the binaries met.
@@ -123,6 +131,6 @@ func (w *world) reportUpgrade(ctx context.Context, out io.Writer) {
 		alone += bytes.Count(text, []byte("was written by a newer loopd"))
 	}
 	fmt.Fprintf(out, "%6d  times a run was left alone, as it was written by the newer one\n", alone)
-	w.count(ctx, out, `SELECT 'runs that ' || workers || ' processes worked on', count(*) FROM
+	w.count(ctx, out, `SELECT 'runs that ' || workers || CASE workers WHEN 4 THEN ' or more' ELSE '' END || ' processes worked on', count(*) FROM
 		(SELECT least(count(DISTINCT body ->> 'worker'), 4) AS workers FROM events WHERE kind = 'claimed' GROUP BY tenant_id, run_id) r GROUP BY 1 ORDER BY 1`)
 }
