@@ -65,7 +65,7 @@ func TestReplayIsNoPlainRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is to stay
+	defer tx.Rollback(t.Context())
 	earlier, replayed, err := idem.once(t.Context(), s.q.WithTx(tx), tenant, "second")
 	if err != nil || !replayed || earlier != "first" {
 		t.Fatalf("got %q, %v, %v", earlier, replayed, err)

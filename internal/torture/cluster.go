@@ -176,7 +176,7 @@ func accepts(ctx context.Context, node string) bool {
 	if err != nil {
 		return false
 	}
-	defer conn.Close(ctx) //nolint:errcheck // it has been read
+	defer conn.Close(ctx)
 	var standby bool
 	return conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`).Scan(&standby) == nil && !standby
 }

@@ -18,7 +18,7 @@ func TestClusterIsWhatItsScriptSays(t *testing.T) {
 	t.Parallel()
 	script := func(says string) settings {
 		path := filepath.Join(t.TempDir(), "cluster")
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n[ \"$1\" = urls ] && cat <<'X'\n"+says+"X\ntrue\n"), 0o700); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n[ \"$1\" = urls ] && cat <<'X'\n"+says+"X\ntrue\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		return settings{cluster: path}
