@@ -44,6 +44,22 @@ torture-short: build ## The same for half a minute
 torture-long: build ## The same for an hour: some 1,000 kills
 	go run ./internal/torture --duration 60m $(TORTURE)
 
+# The git ref that the replicas begin with; built in a worktree of its own.
+PREVIOUS ?= HEAD~1
+
+.PHONY: rolling-upgrade
+rolling-upgrade: build ## Upgrade three replicas from PREVIOUS=<git ref>, back and forth, while things break
+	@old=$$(mktemp -d); trap 'git worktree remove --force "$$old/tree"; rm -rf "$$old"' EXIT; chmod 755 "$$old"; \
+	git worktree add --quiet --detach "$$old/tree" "$(PREVIOUS)"; \
+	(cd "$$old/tree" && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$$old/loopd" ./cmd/loopd); \
+	go run ./internal/torture --previous "$$old/loopd" --duration 2m $(TORTURE)
+
+.PHONY: failover
+failover: build ## Fail a Patroni cluster over while runs are made; see deploy/ha/README.md
+	deploy/ha/cluster start
+	@trap 'deploy/ha/cluster stop' EXIT; \
+	go run ./internal/torture --cluster deploy/ha/cluster --replicas 2 --faults none --duration 3m $(TORTURE)
+
 .PHONY: check
 check: fmt-check vet lint arch checkgenerate race ## All that must hold before a change lands
 

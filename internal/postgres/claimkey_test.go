@@ -50,3 +50,28 @@ func TestUnknownOutcomeOfAClaimedKey(t *testing.T) {
 		})
 	}
 }
+
+// TestReplayIsNoPlainRead: a request that finds its key used writes to the log, so that
+// its commit waits for synchronous standbys as the first one's did. Otherwise an answer
+// could tell of a commit that a failover loses.
+func TestReplayIsNoPlainRead(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	idem := Idempotency{Method: "CreateRun", Key: "k1", Fingerprint: []byte("a")}
+	if _, err := s.ClaimKey(t.Context(), tenant, "first", idem); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	earlier, replayed, err := idem.once(t.Context(), s.q.WithTx(tx), tenant, "second")
+	if err != nil || !replayed || earlier != "first" {
+		t.Fatalf("got %q, %v, %v", earlier, replayed, err)
+	}
+	var writes bool
+	if err := tx.QueryRow(t.Context(), `SELECT pg_current_xact_id_if_assigned() IS NOT NULL`).Scan(&writes); err != nil || !writes {
+		t.Errorf("the replay wrote nothing: %v", err)
+	}
+}

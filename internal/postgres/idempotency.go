@@ -21,7 +21,11 @@ type Idempotency struct {
 
 // once claims the key for resource in the caller's transaction. If an earlier
 // request did so, it returns the resource of that one, and the caller changes
-// nothing.
+// nothing. What is returned is safe to acknowledge once the transaction is committed.
+//
+// That takes more than reading. The commit of the earlier request may still have been
+// waiting for a synchronous standby when its client gave up; Postgres then ends the wait,
+// and everybody sees a commit that a failover would lose.
 func (i Idempotency) once(ctx context.Context, q *db.Queries, tenant, resource string) (earlier string, replayed bool, err error) {
 	if i.Key == "" {
 		return "", false, nil
@@ -32,7 +36,7 @@ func (i Idempotency) once(ctx context.Context, q *db.Queries, tenant, resource s
 	if err != nil || claimed == 1 {
 		return "", false, err
 	}
-	row, err := q.GetKey(ctx, db.GetKeyParams{TenantID: tenant, Method: i.Method, Key: i.Key})
+	row, err := q.ConfirmKey(ctx, db.ConfirmKeyParams{TenantID: tenant, Method: i.Method, Key: i.Key})
 	if err != nil {
 		return "", false, err
 	}

@@ -26,6 +26,8 @@ type settings struct {
 	dir      string
 	keep     bool
 	verbose  bool
+	previous string // see upgrade.go
+	cluster  string // see cluster.go
 }
 
 func main() {
@@ -65,6 +67,7 @@ func readSettings(args []string) (settings, error) {
 	f.StringVar(&s.dir, "dir", "", "where to keep the database, ledgers and logs; default: a temporary directory")
 	f.BoolVar(&s.keep, "keep", false, "leave the directory; it is left anyway when an invariant does not hold")
 	f.BoolVar(&s.verbose, "verbose", false, "tell every fault as it happens")
+	s.planFlags(f)
 	if err := f.Parse(args); err != nil {
 		return s, err
 	}
@@ -77,8 +80,7 @@ func readSettings(args []string) (settings, error) {
 	if s.replicas < 1 || s.runs < 1 || s.duration <= 0 {
 		return s, errors.New("--replicas, --runs and --duration must be above 0")
 	}
-	_, err := pick(s.faults)
-	return s, err
+	return s, s.planned()
 }
 
 // torture runs the whole: break, heal, check, report.

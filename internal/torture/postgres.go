@@ -20,7 +20,8 @@ import (
 // database is a Postgres that can be made to crash. Without fsync, since the machine
 // itself stays up: what a process has written outlives it.
 type database struct {
-	dir string
+	dir     string
+	cluster *cluster // nil: the machine's own Postgres
 
 	mu     sync.Mutex
 	server *devpg.Server
@@ -54,6 +55,9 @@ func (d *database) start(ctx context.Context) error {
 
 // dial connects to wherever the server is now.
 func (d *database) dial() (net.Conn, error) {
+	if d.cluster != nil {
+		return d.cluster.dial(d.cluster.direct)
+	}
 	d.mu.Lock()
 	server := d.server
 	d.mu.Unlock()

@@ -27,6 +27,7 @@ type replica struct {
 	binary, dir     string
 	http, grpc      string // addresses, the same after each start
 	database, model *link
+	more            []string // arguments of serve; they win over those before
 	conn            *grpc.ClientConn
 	runs            loopdv1.RunServiceClient
 
@@ -105,9 +106,10 @@ func (r *replica) once(ctx context.Context) error {
 	}
 	defer log.Close()
 	said := &tail{}
-	cmd := exec.Command(r.binary, "serve", "--database-url", r.url(), "--providers", r.file("providers.yaml"), "--allow-private-tools", //nolint:noctx // the program under test; it ends by signal
+	cmd := exec.Command(r.current(), "serve", "--database-url", r.url(), "--providers", r.file("providers.yaml"), "--allow-private-tools", //nolint:noctx // the program under test; it ends by signal
 		"--lease-ttl", leaseTTL.String(), "--drain-grace", "5s", "--log-level", "warn",
 		"--grpc-addr", r.grpc, "--http-addr", r.http, "--admin-addr", "127.0.0.1:0")
+	cmd.Args = append(cmd.Args, r.more...)
 	cmd.Env = append(os.Environ(), "TORTURE_KEY=none")
 	cmd.Stdout, cmd.Stderr = log, &both{log, said}
 	if err := cmd.Start(); err != nil {

@@ -172,7 +172,7 @@ func exchange(conn net.Conn, say string) (string, error) {
 // TestBadFlags shows that what makes no sense is named, and ends with code 2.
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
-	for flag, want := range map[string]string{"--faults=earthquake": "no fault", "--replicas=0": "--replicas", "--runs=-1": "--runs"} {
+	for flag, want := range map[string]string{"--faults=earthquake": "no fault", "--replicas=0": "--replicas", "--runs=-1": "--runs", "--cluster=x": "with --cluster"} {
 		var said bytes.Buffer
 		if code := run(context.Background(), []string{flag}, &said); code != 2 || !strings.Contains(said.String(), want) {
 			t.Errorf("%s: code %d, %s", flag, code, said.String())

@@ -32,6 +32,7 @@ type world struct {
 	client   *client
 	breaker  *breaker
 	servers  []*http.Server
+	upgraded upgraded           // by plan; zero: there was none
 	endRuns  context.CancelFunc // ends the replicas
 }
 
@@ -66,13 +67,13 @@ func (w *world) start(ctx context.Context, s settings) error {
 		return fmt.Errorf("make the directory: %w", err)
 	}
 	var err error
-	if w.database, err = startDatabase(ctx, w.dir+"/postgres"); err != nil {
+	if w.database, err = s.database(ctx, w.dir+"/postgres"); err != nil {
 		return err
 	}
 	if err := w.serve(ctx); err != nil {
 		return err
 	}
-	if err := w.migrate(ctx, s.loopd); err != nil {
+	if err := w.migrate(ctx, s.first()); err != nil {
 		return err
 	}
 	if err := w.replicate(ctx, s); err != nil {
@@ -89,7 +90,7 @@ func (w *world) serve(ctx context.Context) error {
 	if w.direct, err = newLink(ctx, &w.all, "judge", w.database.dial); err != nil {
 		return err
 	}
-	if w.db, err = pgxpool.New(ctx, "postgres://loopd@"+w.direct.addr()+"/loopd?sslmode=disable&pool_max_conns=8"); err != nil {
+	if w.db, err = pgxpool.New(ctx, "postgres://loopd@"+w.direct.addr()+"/loopd?sslmode=disable&pool_max_conns=8"+w.database.judging()); err != nil {
 		return fmt.Errorf("open the judge's database: %w", err)
 	}
 	w.model = &model{seen: map[uint32]bool{}}
@@ -140,7 +141,7 @@ func (w *world) replicate(ctx context.Context, s settings) error {
 	w.endRuns = end
 	for i := range s.replicas {
 		name := "replica-" + strconv.Itoa(i+1)
-		db, err := newLink(ctx, &w.all, name+" postgres", w.database.dial)
+		db, err := newLink(ctx, &w.all, name+" postgres", w.database.dialPooled)
 		if err != nil {
 			return err
 		}
@@ -148,10 +149,11 @@ func (w *world) replicate(ctx context.Context, s settings) error {
 		if err != nil {
 			return err
 		}
-		r, err := newReplica(ctx, name, s.loopd, w.dir, db, models)
+		r, err := newReplica(ctx, name, s.first(), w.dir, db, models)
 		if err != nil {
 			return err
 		}
+		r.more = w.database.more(r)
 		w.replicas = append(w.replicas, r)
 		w.all.do(func() { r.keep(running) })
 	}
@@ -187,6 +189,7 @@ func (w *world) suffer(ctx context.Context, s settings) ([]string, error) {
 	breaking, heal := context.WithTimeout(ctx, s.duration)
 	defer heal()
 	w.all.do(func() { w.create(people, breaking, s, &clients) })
+	w.breaker.all.do(func() { w.carryOut(breaking, s) })
 	w.breaker.run(breaking, of)
 	<-breaking.Done()
 	w.breaker.heal()
@@ -279,7 +282,9 @@ func (w *world) report(ctx context.Context, out io.Writer) {
 		cuts += r.database.cuts
 		starts += r.starts
 	}
-	fmt.Fprintf(out, "%6d  replies to COMMIT withheld\n%6d  starts of replicas\n\nruns by end:\n", cuts, starts)
+	fmt.Fprintf(out, "%6d  replies to COMMIT withheld\n%6d  starts of replicas\n", cuts, starts)
+	w.reportPlanned(ctx, out)
+	fmt.Fprintln(out, "\nruns by end:")
 	w.count(ctx, out, `SELECT state || ' ' || coalesce(stop_reason(stop), ''), count(*) FROM runs GROUP BY 1 ORDER BY 1`)
 	fmt.Fprintln(out, "\ntool calls by effect and end:")
 	w.count(ctx, out, `SELECT effect || ' ' || state, count(*) FROM tool_calls GROUP BY 1 ORDER BY 1`)

@@ -38,6 +38,33 @@ func (q *Queries) ClaimKey(ctx context.Context, arg ClaimKeyParams) (int64, erro
 	return result.RowsAffected(), nil
 }
 
+const confirmKey = `-- name: ConfirmKey :one
+SELECT fingerprint, resource FROM idempotency
+WHERE tenant_id = $1 AND method = $2 AND key = $3
+FOR SHARE
+`
+
+type ConfirmKeyParams struct {
+	TenantID string
+	Method   string
+	Key      string
+}
+
+type ConfirmKeyRow struct {
+	Fingerprint []byte
+	Resource    string
+}
+
+// Locks the row, which writes to the log: the commit after it waits for synchronous
+// standbys, and so for all that was committed before. A plain read does not wait, and
+// may show what a primary that dies now takes with it: see Idempotency.once.
+func (q *Queries) ConfirmKey(ctx context.Context, arg ConfirmKeyParams) (ConfirmKeyRow, error) {
+	row := q.db.QueryRow(ctx, confirmKey, arg.TenantID, arg.Method, arg.Key)
+	var i ConfirmKeyRow
+	err := row.Scan(&i.Fingerprint, &i.Resource)
+	return i, err
+}
+
 const getKey = `-- name: GetKey :one
 SELECT fingerprint, resource FROM idempotency
 WHERE tenant_id = $1 AND method = $2 AND key = $3
