@@ -94,7 +94,7 @@ func (r *Retention) Run(ctx context.Context) error {
 			r.metrics.failures.Inc()
 			r.cfg.Log.WarnContext(ctx, "retention goes on later", "error", err, "again_in", retentionEvery)
 		case passed != Passed{}:
-			r.cfg.Log.InfoContext(ctx, "retention deleted what was kept for long enough", "runs", passed.Runs, "partitions", passed.Dropped,
+			r.cfg.Log.InfoContext(ctx, "a retention pass ended", "runs", passed.Runs, "partitions", passed.Dropped,
 				"idempotency_keys", passed.Keys, "not_exported", passed.NotExported, "partitions_made", passed.Made, "took", time.Since(began).Round(time.Millisecond))
 		}
 		if !rest(ctx, retentionEvery) {
@@ -117,12 +117,18 @@ type Passed struct {
 // left to that one.
 func (r *Retention) Pass(ctx context.Context) (Passed, error) {
 	var p Passed
-	made, err := r.s.q.MakeJournalPartitions(ctx)
+	err := r.lead(ctx, func(q *db.Queries) error {
+		made, err := q.MakeJournalPartitions(ctx)
+		p.Made = int(made)
+		return err
+	})
+	if errors.Is(err, errOtherLeads) {
+		return p, nil
+	}
 	if err != nil { // the default partition takes what has no other
 		r.metrics.failures.Inc()
 		r.cfg.Log.WarnContext(ctx, "the partitions of the next weeks could not be made", "error", err)
 	}
-	p.Made = int(made)
 	for _, part := range []func(context.Context, *Passed) error{r.dropPartitions, r.deleteRuns, r.deleteKeys} {
 		if err := part(ctx, &p); errors.Is(err, errOtherLeads) {
 			return p, nil

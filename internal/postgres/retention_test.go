@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/pressly/goose/v3"
 
 	"github.com/loopd/loopd/internal/loop"
 )
@@ -370,5 +371,53 @@ func TestKeepRules(t *testing.T) {
 	}
 	if expired() != 1 {
 		t.Error("the operator's default does not hold")
+	}
+}
+
+// The journals that there are stay where they are; those of child runs whose ids said
+// nothing of the time move.
+func TestOldJournalsBecomeTheFirstPartition(t *testing.T) {
+	t.Parallel()
+	url := emptyDatabase(t)
+	err := withProvider(url, func(p *goose.Provider) error {
+		_, err := p.UpTo(t.Context(), 11)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := openURL(t, Config{URL: url})
+	run, child := newRef(), loop.RunRef{Tenant: tenant, ID: "9f3c62aa-52d5-8b7e-8d51-3f2f60a3a9c1"}
+	for _, ref := range []loop.RunRef{run, child} {
+		sp := spec()
+		sp.Attachments = []loop.Part{{Kind: loop.PartImage, Media: &loop.Media{Type: "image/png", Data: []byte("png")}}}
+		if _, _, err := s.CreateRun(t.Context(), ref, sp, Idempotency{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := scalar[uint32](t, s, "SELECT relfilenode FROM pg_class WHERE oid = 'events'::regclass")
+
+	if err := Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+
+	// The connections that knew the tables before go on.
+	for _, ref := range []loop.RunRef{run, child} {
+		if lastSeq(t, s, ref) != 1 {
+			t.Errorf("run %s has no journal", ref.ID)
+		}
+		if spec, err := s.GetSpec(t.Context(), ref); err != nil || string(spec.Attachments[0].Media.Data) != "png" {
+			t.Errorf("run %s has no attachment: %v", ref.ID, err)
+		}
+		finish(t, s, ref)
+	}
+	if after := scalar[uint32](t, s, "SELECT relfilenode FROM pg_class WHERE oid = 'events_first'::regclass"); after != file {
+		t.Error("the table was copied")
+	}
+	if part := scalar[string](t, s, "SELECT DISTINCT tableoid::regclass::text FROM events WHERE run_id = $1", child.ID); part != "events_other" {
+		t.Errorf("the child's journal is in %s", part)
+	}
+	if n := scalar[int](t, s, "SELECT count(*) FROM transcript"); n < 2 {
+		t.Errorf("the view shows %d lines", n)
 	}
 }
