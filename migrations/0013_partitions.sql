@@ -73,7 +73,7 @@ DECLARE
     tab  text;
     part text;
 BEGIN
-    IF NOT has_table_privilege(session_user, 'events', 'INSERT') THEN
+    IF NOT has_table_privilege(current_setting('session_authorization')::name, 'events', 'INSERT') THEN
         RAISE EXCEPTION 'only who writes journals makes room for them' USING ERRCODE = 'insufficient_privilege';
     END IF;
     FOREACH tab IN ARRAY '{events,results,attachments}'::text[] LOOP
@@ -123,7 +123,7 @@ COMMENT ON FUNCTION make_journal_partitions(timestamptz) IS 'Makes the weeks (UT
 CREATE OR REPLACE FUNCTION drop_journal_partition(old_suffix text) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-    IF current_setting('loopd.retention', true) IS DISTINCT FROM 'on' OR NOT has_table_privilege(session_user, 'events', 'DELETE') THEN
+    IF current_setting('loopd.retention', true) IS DISTINCT FROM 'on' OR NOT has_table_privilege(current_setting('session_authorization')::name, 'events', 'DELETE') THEN
         RAISE EXCEPTION 'journals are dropped by retention only' USING ERRCODE = 'restrict_violation';
     END IF;
     DELETE FROM journal_partitions WHERE suffix = old_suffix;
