@@ -210,6 +210,7 @@ func (o historyOptions) makeHistory(ctx context.Context, url string) (err error)
 		return fmt.Errorf("make up runs: %w", err)
 	}
 	for _, statement := range []string{
+		`SET session_replication_role = replica`, // what is made up refers to what there is
 		`INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq, state, phase,
 			iterations, model_calls, tool_calls, attempts, cost_pico, answer, stop, started_at, ended_at)
 		 SELECT 'bench', id, 'agents/a' || n % 100, 1, '"Where is my order?"', '{}', '{"team":"care"}', 'grpc', false, at, 4,
