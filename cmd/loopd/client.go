@@ -37,6 +37,7 @@ type client struct {
 	usage     loopdv1.UsageServiceClient
 	budgets   loopdv1.BudgetServiceClient
 	guards    loopdv1.GuardServiceClient
+	keeps     loopdv1.RetentionServiceClient
 
 	// How long to wait before a broken stream is asked for again, and after how
 	// many tries in a row that brought nothing to give up. 10 tries at 2 s are
@@ -62,7 +63,7 @@ func clientCommands(env Env) []*cobra.Command {
 func (c *client) groups() []*cobra.Command {
 	groups := []*cobra.Command{
 		c.runCommand(), c.approvalCommand(), c.agentCommand(), c.toolCommand(), c.policyCommand(), c.budgetCommand(), c.usageCommand(),
-		c.guardCommand(),
+		c.guardCommand(), c.retentionCommand(),
 	}
 	for _, group := range groups {
 		c.prepare(group)
@@ -122,6 +123,7 @@ func (c *client) connect() error {
 	c.usage = loopdv1.NewUsageServiceClient(conn)
 	c.budgets = loopdv1.NewBudgetServiceClient(conn)
 	c.guards = loopdv1.NewGuardServiceClient(conn)
+	c.keeps = loopdv1.NewRetentionServiceClient(conn)
 	return nil
 }
 

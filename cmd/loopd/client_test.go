@@ -63,6 +63,7 @@ type fakeServer struct {
 	judged    []*loopdv1.TestLimitsResponse
 	suggested *loopdv1.SuggestLimitsResponse
 	journal   []*loopdv1.Event
+	keeper    *fakeKeeper
 	// What the inbox holds each time that somebody looks. The last look is told.
 	inbox    [][]*loopdv1.Approval
 	lastLook func()
@@ -166,6 +167,7 @@ func setup(t *testing.T) *terminal {
 		t.Fatal(err)
 	}
 	fake := &fakeServer{}
+	fake.keeper = &fakeKeeper{fake: fake}
 	server := grpc.NewServer()
 	loopdv1.RegisterRunServiceServer(server, fake)
 	loopdv1.RegisterAgentServiceServer(server, fake)
@@ -175,6 +177,7 @@ func setup(t *testing.T) *terminal {
 	loopdv1.RegisterUsageServiceServer(server, fake)
 	loopdv1.RegisterBudgetServiceServer(server, fake)
 	loopdv1.RegisterGuardServiceServer(server, fake)
+	loopdv1.RegisterRetentionServiceServer(server, fake.keeper)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {

@@ -32,6 +32,10 @@ type config struct {
 	toolHosts   []string // the only hosts that tools may be on; empty: any
 	commands    bool     // MCP servers may be commands, for development
 
+	retention string        // how long runs are kept, as people write it
+	keep      time.Duration // the same; 0: for ever
+	exportDir string        // where runs are exported before they are deleted; empty: they are not
+
 	logFormat string
 	logLevel  string
 	otlp      string // OTLP/gRPC endpoint for traces; empty: none
@@ -61,6 +65,8 @@ func (c *config) flags(f *pflag.FlagSet, env Env) {
 	text(&c.providers, "providers", "", "YAML file of model providers")
 	text(&c.script, "script", "", "YAML file of scripted models, as provider \"scripted\"")
 	text(&c.prices, "prices", "", "JSON file whose rows override the bundled price book")
+	text(&c.retention, "retention", forever, "how long runs are kept after they ended, such as 90d, where their agent says nothing else; at least 1h")
+	text(&c.exportDir, "retention-export-dir", "", "directory to which each run is exported before it is deleted; default: none is")
 	text(&c.logFormat, "log-format", "json", "json or text")
 	text(&c.logLevel, "log-level", "info", "debug, info, warn or error")
 	text(&c.otlp, "otlp-endpoint", "", "OTLP gRPC endpoint for traces, host:port")
@@ -104,6 +110,11 @@ func (c *config) complete() error {
 	if c.leaseTTL < time.Second {
 		errs = append(errs, fmt.Errorf("--lease-ttl is %s: use at least 1s, or a short pause looks like a death", c.leaseTTL))
 	}
+	keep, err := keepOf(c.retention)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("--retention %s: %w", c.retention, err))
+	}
+	c.keep = keep
 	if err := errors.Join(errs...); err != nil {
 		return &exitError{code: exitUsage, err: err}
 	}

@@ -106,14 +106,11 @@ func (c *client) exportJournal(ctx context.Context, out io.Writer, run string) e
 			return err
 		}
 		for _, e := range page.GetEvents() {
-			body, err := json.Marshal(e.GetBody().AsMap())
+			event, err := journalEventOf(e)
 			if err != nil {
-				return fmt.Errorf("export event %d of %s: %w", e.GetSeq(), run, err)
+				return fmt.Errorf("export %s: %w", run, err)
 			}
-			line := journalLine{Run: run, Event: journalEvent{
-				Seq: numberOf(e.GetSeq()), Kind: e.GetKind(), CreateTime: e.GetCreateTime().AsTime(),
-				Iteration: e.GetIteration(), Epoch: numberOf(e.GetEpoch()), Body: body,
-			}}
+			line := journalLine{Run: run, Event: event}
 			if err := lines.Encode(line); err != nil {
 				return fmt.Errorf("export %s: %w", run, err)
 			}
@@ -123,6 +120,18 @@ func (c *client) exportJournal(ctx context.Context, out io.Writer, run string) e
 			return nil
 		}
 	}
+}
+
+// journalEventOf writes an event as files of journals have it.
+func journalEventOf(e *loopdv1.Event) (journalEvent, error) {
+	body, err := json.Marshal(e.GetBody().AsMap())
+	if err != nil {
+		return journalEvent{}, fmt.Errorf("event %d: %w", e.GetSeq(), err)
+	}
+	return journalEvent{
+		Seq: numberOf(e.GetSeq()), Kind: e.GetKind(), CreateTime: e.GetCreateTime().AsTime(),
+		Iteration: e.GetIteration(), Epoch: numberOf(e.GetEpoch()), Body: body,
+	}, nil
 }
 
 func numberOf(n int64) json.Number { return json.Number(fmt.Sprint(n)) }
@@ -157,7 +166,7 @@ func (c *client) readJournals(file string, take func(loop.RunRef, []loop.Event) 
 		}
 		last := err != nil
 		number++
-		if text = bytes.TrimSpace(text); len(text) > 0 {
+		if text = journalText(bytes.TrimSpace(text)); len(text) > 0 {
 			name, event, err := readLine(text)
 			switch {
 			case err != nil:
@@ -179,6 +188,24 @@ func (c *client) readJournals(file string, take func(loop.RunRef, []loop.Event) 
 			return end()
 		}
 	}
+}
+
+// journalText is what a line of a file says of a journal. Of an exported run some lines
+// are of other things, and REST wraps each.
+func journalText(line []byte) []byte {
+	var part map[string]json.RawMessage
+	if json.Unmarshal(line, &part) != nil || part["event"] != nil {
+		return line
+	}
+	if part["result"] != nil {
+		return journalText(part["result"])
+	}
+	for _, other := range []string{"head", "modelCall", "callResult", "attachment"} {
+		if part[other] != nil {
+			return nil
+		}
+	}
+	return line
 }
 
 // readLine reads a line as export writes it. Members that it does not know are passed

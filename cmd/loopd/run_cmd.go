@@ -30,7 +30,7 @@ tells how the run stands:
 	}
 	group.AddCommand(c.runStart(), c.runShow(), c.runWatch(), c.runList(), c.runCancel(),
 		c.runPause(), c.runResume(),
-		c.runApprove(), c.runDeny(), c.runSubmit(), c.runResult(), c.runDoubts(), c.runResolve())
+		c.runApprove(), c.runDeny(), c.runSubmit(), c.runResult(), c.runDoubts(), c.runResolve(), c.runExport())
 	return group
 }
 

@@ -50,17 +50,18 @@ func serveCommand(env Env) *cobra.Command {
 
 // daemon is a whole loopd: opened by newDaemon, served by run.
 type daemon struct {
-	cfg      config
-	log      *slog.Logger
-	registry *prometheus.Registry
-	store    *postgres.Store
-	server   *server.Server
-	engine   *engine.Engine
-	deltas   *postgres.Deltas
-	mcp      *mcp.Client
-	admin    *http.Server
-	flush    func(context.Context) error // of telemetry
-	beside   func(context.Context) error // something to serve along, until its context ends; may be nil
+	cfg       config
+	log       *slog.Logger
+	registry  *prometheus.Registry
+	store     *postgres.Store
+	server    *server.Server
+	engine    *engine.Engine
+	deltas    *postgres.Deltas
+	retention *postgres.Retention
+	mcp       *mcp.Client
+	admin     *http.Server
+	flush     func(context.Context) error // of telemetry
+	beside    func(context.Context) error // something to serve along, until its context ends; may be nil
 
 	grpcLis, httpLis, adminLis net.Listener
 }
@@ -104,9 +105,13 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools(d.mcp), CallTool: box.callOnce,
 		Models:        book.Models,
 		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
+		Retention:     c.keep,
 		Log:           d.log, Registerer: d.registry,
 	})
 	if err != nil {
+		return nil, err
+	}
+	if d.retention, err = openRetention(d); err != nil {
 		return nil, err
 	}
 	d.deltas = postgres.NewDeltas(d.store)
@@ -168,6 +173,7 @@ func (d *daemon) run(ctx context.Context, ready func(context.Context) error) err
 		}
 		return nil // asked to end, be it before the database was there
 	})
+	group.Go(func() error { return d.retention.Run(serving) })
 	if d.beside != nil {
 		group.Go(func() error { return d.beside(serving) })
 	}

@@ -176,6 +176,10 @@ func showUsage(w io.Writer, by []string, u *loopdv1.QueryUsageResponse) error {
 	if estimated := u.GetTotal().GetCostEstimatedUsd(); err == nil && estimated != "0" {
 		_, err = fmt.Fprintf(w, "%s USD are estimated: the calls' usage was not reported, so they are charged at their holds.\n", cents(estimated))
 	}
+	if deleted := u.GetDeleted(); err == nil && deleted != nil {
+		_, err = fmt.Fprintf(w, "Not counted: %d model calls for %s USD of runs that were deleted, in the days of this range (UTC) and whatever their labels and states.\n",
+			deleted.GetModelCalls(), cents(deleted.GetCostUsd()))
+	}
 	return err
 }
 

@@ -2,9 +2,11 @@ package loop
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -343,9 +345,13 @@ func inputOf(args string) string {
 }
 
 // childID is a UUID (version 8, RFC 9562) that follows from the call, so that the
-// same call never starts two runs.
+// same call never starts two runs. It begins as its parent's id does, with the time
+// at which the tree's root was created: what is ordered by id keeps a tree together.
 func childID(run RunRef, callID string) string {
 	sum := sha256.Sum256([]byte(digest("child", run.Tenant, run.ID, callID)))
+	if begins, err := hex.DecodeString(strings.Replace(run.ID[:min(13, len(run.ID))], "-", "", 1)); err == nil && len(begins) == 6 {
+		copy(sum[:], begins)
+	}
 	sum[6] = sum[6]&0x0f | 0x80
 	sum[8] = sum[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[0:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])

@@ -190,9 +190,19 @@ func (s *Store) ListRuns(ctx context.Context, tenant string, filter RunFilter, a
 	return runs, nil
 }
 
-// listRuns reads a page of all runs, or of the children of one: each list has an
-// index of its own.
+// listRuns reads a page of all runs, of those in some states, or of the children of one:
+// each list has an index of its own.
 func (s *Store) listRuns(ctx context.Context, p db.ListRunsParams, parent string) ([]db.ListRunsRow, error) {
+	if parent == "" && p.Agent == "" && len(p.States) > 0 {
+		found, err := s.q.ListRunsIn(ctx, db.ListRunsInParams{
+			TenantID: p.TenantID, States: p.States, BeforeTime: p.BeforeTime, BeforeID: p.BeforeID, PageSize: p.PageSize,
+		})
+		rows := make([]db.ListRunsRow, len(found))
+		for i, run := range found {
+			rows[i] = db.ListRunsRow(run)
+		}
+		return rows, err
+	}
 	if parent == "" {
 		return s.q.ListRuns(ctx, p)
 	}

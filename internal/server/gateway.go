@@ -68,7 +68,7 @@ func newAPI(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error) {
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		loopdv1.RegisterAgentServiceHandler, loopdv1.RegisterRunServiceHandler, loopdv1.RegisterToolServiceHandler,
 		loopdv1.RegisterApprovalServiceHandler, loopdv1.RegisterPolicyServiceHandler, loopdv1.RegisterBudgetServiceHandler,
-		loopdv1.RegisterUsageServiceHandler, loopdv1.RegisterGuardServiceHandler,
+		loopdv1.RegisterUsageServiceHandler, loopdv1.RegisterGuardServiceHandler, loopdv1.RegisterRetentionServiceHandler,
 	} {
 		if err := register(ctx, gateway, conn); err != nil {
 			return nil, fmt.Errorf("register a service: %w", err)

@@ -171,7 +171,7 @@ func requests() []protoreflect.MessageDescriptor {
 	for _, file := range []protoreflect.FileDescriptor{
 		loopdv1.File_loopd_v1_agent_service_proto, loopdv1.File_loopd_v1_run_service_proto, loopdv1.File_loopd_v1_tool_service_proto,
 		loopdv1.File_loopd_v1_approval_service_proto, loopdv1.File_loopd_v1_policy_service_proto, loopdv1.File_loopd_v1_budget_service_proto,
-		loopdv1.File_loopd_v1_usage_service_proto, loopdv1.File_loopd_v1_guard_service_proto,
+		loopdv1.File_loopd_v1_usage_service_proto, loopdv1.File_loopd_v1_guard_service_proto, loopdv1.File_loopd_v1_retention_service_proto,
 	} {
 		for i := range file.Services().Len() {
 			methods := file.Services().Get(i).Methods()

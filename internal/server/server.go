@@ -94,6 +94,9 @@ type Config struct {
 	// ask for. Zero: loop.Defaults() and loop.Ceilings().
 	Defaults, Ceilings loop.Limits
 
+	// Retention is how long runs are kept for which nothing else is said. 0: for ever.
+	Retention time.Duration
+
 	// Console serves the paths of the HTTP port that are not the API's. Nil: they
 	// are not found.
 	Console http.Handler
@@ -217,6 +220,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	loopdv1.RegisterUsageServiceServer(server, &usageService{s: s})
 	loopdv1.RegisterBudgetServiceServer(server, &budgetService{s: s})
 	loopdv1.RegisterGuardServiceServer(server, &guardService{s: s})
+	loopdv1.RegisterRetentionServiceServer(server, &retentionService{s: s})
 	healthpb.RegisterHealthServer(server, s.health)
 	reflection.Register(server)
 	return server

@@ -58,6 +58,13 @@ func (u *usageService) QueryUsage(ctx context.Context, req *loopdv1.QueryUsageRe
 	for _, row := range rows {
 		resp.Rows = append(resp.Rows, &loopdv1.UsageRow{Group: groupOf(req.GetGroupBy(), row.Keys, zone), Figures: figuresProto(row)})
 	}
+	deleted, err := u.s.store.DeletedUsage(ctx, tenant(ctx), query)
+	if err != nil {
+		return nil, err
+	}
+	if deleted.ModelCalls > 0 {
+		resp.Deleted = &loopdv1.DeletedUsage{ModelCalls: deleted.ModelCalls, CostUsd: deleted.Cost}
+	}
 	if more {
 		cursor.skip += len(rows)
 		resp.NextPageToken = pageToken(req, cursor.String())

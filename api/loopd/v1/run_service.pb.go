@@ -12,6 +12,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -2123,11 +2124,450 @@ func (x *ResolveToolCallRequest) GetRequestId() string {
 	return ""
 }
 
+// ExportRunRequest names a run to export.
+type ExportRunRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "runs/{run}".
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportRunRequest) Reset() {
+	*x = ExportRunRequest{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportRunRequest) ProtoMessage() {}
+
+func (x *ExportRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportRunRequest.ProtoReflect.Descriptor instead.
+func (*ExportRunRequest) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ExportRunRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// ExportRunResponse is one part of an export. First comes the head, then the events in order, then all else.
+type ExportRunResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run that it is of, "runs/{run}".
+	Run string `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// What it is.
+	//
+	// Types that are valid to be assigned to Part:
+	//
+	//	*ExportRunResponse_Head
+	//	*ExportRunResponse_Event
+	//	*ExportRunResponse_ModelCall
+	//	*ExportRunResponse_CallResult
+	//	*ExportRunResponse_Attachment
+	Part          isExportRunResponse_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportRunResponse) Reset() {
+	*x = ExportRunResponse{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportRunResponse) ProtoMessage() {}
+
+func (x *ExportRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportRunResponse.ProtoReflect.Descriptor instead.
+func (*ExportRunResponse) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ExportRunResponse) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *ExportRunResponse) GetPart() isExportRunResponse_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *ExportRunResponse) GetHead() *Run {
+	if x != nil {
+		if x, ok := x.Part.(*ExportRunResponse_Head); ok {
+			return x.Head
+		}
+	}
+	return nil
+}
+
+func (x *ExportRunResponse) GetEvent() *Event {
+	if x != nil {
+		if x, ok := x.Part.(*ExportRunResponse_Event); ok {
+			return x.Event
+		}
+	}
+	return nil
+}
+
+func (x *ExportRunResponse) GetModelCall() *ModelCall {
+	if x != nil {
+		if x, ok := x.Part.(*ExportRunResponse_ModelCall); ok {
+			return x.ModelCall
+		}
+	}
+	return nil
+}
+
+func (x *ExportRunResponse) GetCallResult() *ExportedResult {
+	if x != nil {
+		if x, ok := x.Part.(*ExportRunResponse_CallResult); ok {
+			return x.CallResult
+		}
+	}
+	return nil
+}
+
+func (x *ExportRunResponse) GetAttachment() *ExportedAttachment {
+	if x != nil {
+		if x, ok := x.Part.(*ExportRunResponse_Attachment); ok {
+			return x.Attachment
+		}
+	}
+	return nil
+}
+
+type isExportRunResponse_Part interface {
+	isExportRunResponse_Part()
+}
+
+type ExportRunResponse_Head struct {
+	// The run as GetRun shows it.
+	Head *Run `protobuf:"bytes,2,opt,name=head,proto3,oneof"`
+}
+
+type ExportRunResponse_Event struct {
+	// An event of its journal. The first one has all that the run was created with.
+	Event *Event `protobuf:"bytes,3,opt,name=event,proto3,oneof"`
+}
+
+type ExportRunResponse_ModelCall struct {
+	// A model call.
+	ModelCall *ModelCall `protobuf:"bytes,4,opt,name=model_call,json=modelCall,proto3,oneof"`
+}
+
+type ExportRunResponse_CallResult struct {
+	// The result of a tool call in full, where the model was shown a part.
+	CallResult *ExportedResult `protobuf:"bytes,5,opt,name=call_result,json=callResult,proto3,oneof"`
+}
+
+type ExportRunResponse_Attachment struct {
+	// The data of an attachment.
+	Attachment *ExportedAttachment `protobuf:"bytes,6,opt,name=attachment,proto3,oneof"`
+}
+
+func (*ExportRunResponse_Head) isExportRunResponse_Part() {}
+
+func (*ExportRunResponse_Event) isExportRunResponse_Part() {}
+
+func (*ExportRunResponse_ModelCall) isExportRunResponse_Part() {}
+
+func (*ExportRunResponse_CallResult) isExportRunResponse_Part() {}
+
+func (*ExportRunResponse_Attachment) isExportRunResponse_Part() {}
+
+// ModelCall is what a model call was, used and cost.
+type ModelCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the call in its run, counted from 1.
+	Call int32 `protobuf:"varint,1,opt,name=call,proto3" json:"call,omitempty"`
+	// Who was asked, "provider/model".
+	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	// Why: "conversation", "wrap_up", "summary" or "judge".
+	Purpose string `protobuf:"bytes,3,opt,name=purpose,proto3" json:"purpose,omitempty"`
+	// When it was begun.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// When its answer came or it was given up. Absent: it is in flight.
+	SettleTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=settle_time,json=settleTime,proto3" json:"settle_time,omitempty"`
+	// What was reserved for it, decimal USD.
+	HoldUsd string `protobuf:"bytes,6,opt,name=hold_usd,json=holdUsd,proto3" json:"hold_usd,omitempty"`
+	// What it cost, decimal USD. Empty: it is in flight.
+	CostUsd string `protobuf:"bytes,7,opt,name=cost_usd,json=costUsd,proto3" json:"cost_usd,omitempty"`
+	// True: the usage was not reported, so that the call is charged at its hold.
+	Estimated bool `protobuf:"varint,8,opt,name=estimated,proto3" json:"estimated,omitempty"`
+	// Tokens, in disjoint buckets.
+	Usage *Usage `protobuf:"bytes,9,opt,name=usage,proto3" json:"usage,omitempty"`
+	// Version of the price book that the cost follows from.
+	PriceVersion  string `protobuf:"bytes,10,opt,name=price_version,json=priceVersion,proto3" json:"price_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelCall) Reset() {
+	*x = ModelCall{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelCall) ProtoMessage() {}
+
+func (x *ModelCall) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelCall.ProtoReflect.Descriptor instead.
+func (*ModelCall) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ModelCall) GetCall() int32 {
+	if x != nil {
+		return x.Call
+	}
+	return 0
+}
+
+func (x *ModelCall) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *ModelCall) GetPurpose() string {
+	if x != nil {
+		return x.Purpose
+	}
+	return ""
+}
+
+func (x *ModelCall) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *ModelCall) GetSettleTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SettleTime
+	}
+	return nil
+}
+
+func (x *ModelCall) GetHoldUsd() string {
+	if x != nil {
+		return x.HoldUsd
+	}
+	return ""
+}
+
+func (x *ModelCall) GetCostUsd() string {
+	if x != nil {
+		return x.CostUsd
+	}
+	return ""
+}
+
+func (x *ModelCall) GetEstimated() bool {
+	if x != nil {
+		return x.Estimated
+	}
+	return false
+}
+
+func (x *ModelCall) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *ModelCall) GetPriceVersion() string {
+	if x != nil {
+		return x.PriceVersion
+	}
+	return ""
+}
+
+// ExportedResult is what a tool answered, all that loopd read of it.
+type ExportedResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The call, as the events name it.
+	CallId string `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	// The send of the call that brought it, counted from 1.
+	Attempt int32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The text.
+	Text          string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportedResult) Reset() {
+	*x = ExportedResult{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportedResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportedResult) ProtoMessage() {}
+
+func (x *ExportedResult) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportedResult.ProtoReflect.Descriptor instead.
+func (*ExportedResult) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ExportedResult) GetCallId() string {
+	if x != nil {
+		return x.CallId
+	}
+	return ""
+}
+
+func (x *ExportedResult) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *ExportedResult) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+// ExportedAttachment is what an attachment holds.
+type ExportedAttachment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its place in the attachments of the run's spec, counted from 0.
+	Index int32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// Its data.
+	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportedAttachment) Reset() {
+	*x = ExportedAttachment{}
+	mi := &file_loopd_v1_run_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportedAttachment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportedAttachment) ProtoMessage() {}
+
+func (x *ExportedAttachment) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_run_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportedAttachment.ProtoReflect.Descriptor instead.
+func (*ExportedAttachment) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_run_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ExportedAttachment) GetIndex() int32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ExportedAttachment) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 var File_loopd_v1_run_service_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1aloopd/v1/run_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x15loopd/v1/errors.proto\x1a\x14loopd/v1/event.proto\x1a\x15loopd/v1/limits.proto\x1a\x16loopd/v1/message.proto\x1a\x12loopd/v1/run.proto\x1a\x18loopd/v1/tool_call.proto\"\xc1\x04\n" +
+	"\x1aloopd/v1/run_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/errors.proto\x1a\x14loopd/v1/event.proto\x1a\x15loopd/v1/limits.proto\x1a\x16loopd/v1/message.proto\x1a\x12loopd/v1/run.proto\x1a\x18loopd/v1/tool_call.proto\"\xc1\x04\n" +
 	"\x10CreateRunRequest\x12`\n" +
 	"\x05agent\x18\x01 \x01(\tBJ\xe2A\x01\x02\xfaA\x11\n" +
 	"\x0floopd.dev/Agent\xbaH/\xc8\x01\x01r*2(^agents/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x05agent\x121\n" +
@@ -2297,13 +2737,49 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\acomment\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\acomment\x127\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId:\x8b\x01\xbaH\x87\x01\x1a\x84\x01\n" +
-	"\x1eresolve.result_only_of_success\x127result is only for RESOLUTION_SUCCEEDED: leave it empty\x1a)this.result == '' || this.resolution == 1*u\n" +
+	"\x1eresolve.result_only_of_success\x127result is only for RESOLUTION_SUCCEEDED: leave it empty\x1a)this.result == '' || this.resolution == 1\"x\n" +
+	"\x10ExportRunRequest\x12d\n" +
+	"\x04name\x18\x01 \x01(\tBP\xe2A\x01\x02\xfaA\x0f\n" +
+	"\rloopd.dev/Run\xbaH7\xc8\x01\x01r220^runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$R\x04name\"\xae\x02\n" +
+	"\x11ExportRunResponse\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12#\n" +
+	"\x04head\x18\x02 \x01(\v2\r.loopd.v1.RunH\x00R\x04head\x12'\n" +
+	"\x05event\x18\x03 \x01(\v2\x0f.loopd.v1.EventH\x00R\x05event\x124\n" +
+	"\n" +
+	"model_call\x18\x04 \x01(\v2\x13.loopd.v1.ModelCallH\x00R\tmodelCall\x12;\n" +
+	"\vcall_result\x18\x05 \x01(\v2\x18.loopd.v1.ExportedResultH\x00R\n" +
+	"callResult\x12>\n" +
+	"\n" +
+	"attachment\x18\x06 \x01(\v2\x1c.loopd.v1.ExportedAttachmentH\x00R\n" +
+	"attachmentB\x06\n" +
+	"\x04part\"\xe7\x02\n" +
+	"\tModelCall\x12\x12\n" +
+	"\x04call\x18\x01 \x01(\x05R\x04call\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x18\n" +
+	"\apurpose\x18\x03 \x01(\tR\apurpose\x129\n" +
+	"\n" +
+	"start_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
+	"\vsettle_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"settleTime\x12\x19\n" +
+	"\bhold_usd\x18\x06 \x01(\tR\aholdUsd\x12\x19\n" +
+	"\bcost_usd\x18\a \x01(\tR\acostUsd\x12\x1c\n" +
+	"\testimated\x18\b \x01(\bR\testimated\x12%\n" +
+	"\x05usage\x18\t \x01(\v2\x0f.loopd.v1.UsageR\x05usage\x12#\n" +
+	"\rprice_version\x18\n" +
+	" \x01(\tR\fpriceVersion\"W\n" +
+	"\x0eExportedResult\x12\x17\n" +
+	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\">\n" +
+	"\x12ExportedAttachment\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data*u\n" +
 	"\n" +
 	"Resolution\x12\x1a\n" +
 	"\x16RESOLUTION_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14RESOLUTION_SUCCEEDED\x10\x01\x12\x1b\n" +
 	"\x17RESOLUTION_NOT_EXECUTED\x10\x02\x12\x14\n" +
-	"\x10RESOLUTION_RETRY\x10\x032\xb2\r\n" +
+	"\x10RESOLUTION_RETRY\x10\x032\x9c\x0e\n" +
 	"\n" +
 	"RunService\x12K\n" +
 	"\tCreateRun\x12\x1a.loopd.v1.CreateRunRequest\x1a\r.loopd.v1.Run\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/runs\x12K\n" +
@@ -2319,7 +2795,8 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x11GetToolCallResult\x12\".loopd.v1.GetToolCallResultRequest\x1a\x18.loopd.v1.ToolCallResult\",\x82\xd3\xe4\x93\x02&\x12$/v1/{name=runs/*/toolCalls/*}:result\x12k\n" +
 	"\n" +
 	"ListEvents\x12\x1b.loopd.v1.ListEventsRequest\x1a\x1c.loopd.v1.ListEventsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/{parent=runs/*}/events\x12z\n" +
-	"\fStreamEvents\x12\x1d.loopd.v1.StreamEventsRequest\x1a\x1e.loopd.v1.StreamEventsResponse\")\x82\xd3\xe4\x93\x02#\x12!/v1/{parent=runs/*}/events:stream0\x01\x12\x8c\x01\n" +
+	"\fStreamEvents\x12\x1d.loopd.v1.StreamEventsRequest\x1a\x1e.loopd.v1.StreamEventsResponse\")\x82\xd3\xe4\x93\x02#\x12!/v1/{parent=runs/*}/events:stream0\x01\x12h\n" +
+	"\tExportRun\x12\x1a.loopd.v1.ExportRunRequest\x1a\x1b.loopd.v1.ExportRunResponse\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/{name=runs/*}:export0\x01\x12\x8c\x01\n" +
 	"\x11SubmitToolResults\x12\".loopd.v1.SubmitToolResultsRequest\x1a#.loopd.v1.SubmitToolResultsResponse\".\x82\xd3\xe4\x93\x02(:\x01*\"#/v1/{name=runs/*}:submitToolResults\x12y\n" +
 	"\x0fApproveToolCall\x12 .loopd.v1.ApproveToolCallRequest\x1a\x12.loopd.v1.ToolCall\"0\x82\xd3\xe4\x93\x02*:\x01*\"%/v1/{name=runs/*/toolCalls/*}:approve\x12p\n" +
 	"\fDenyToolCall\x12\x1d.loopd.v1.DenyToolCallRequest\x1a\x12.loopd.v1.ToolCall\"-\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/{name=runs/*/toolCalls/*}:deny\x12y\n" +
@@ -2338,7 +2815,7 @@ func file_loopd_v1_run_service_proto_rawDescGZIP() []byte {
 }
 
 var file_loopd_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_loopd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_loopd_v1_run_service_proto_goTypes = []any{
 	(Resolution)(0),                   // 0: loopd.v1.Resolution
 	(ToolResultStatus_Status)(0),      // 1: loopd.v1.ToolResultStatus.Status
@@ -2371,79 +2848,96 @@ var file_loopd_v1_run_service_proto_goTypes = []any{
 	(*ApproveToolCallRequest)(nil),    // 28: loopd.v1.ApproveToolCallRequest
 	(*DenyToolCallRequest)(nil),       // 29: loopd.v1.DenyToolCallRequest
 	(*ResolveToolCallRequest)(nil),    // 30: loopd.v1.ResolveToolCallRequest
-	nil,                               // 31: loopd.v1.CreateRunRequest.LabelsEntry
-	(*Limits)(nil),                    // 32: loopd.v1.Limits
-	(RunState)(0),                     // 33: loopd.v1.RunState
-	(*Run)(nil),                       // 34: loopd.v1.Run
-	(*durationpb.Duration)(nil),       // 35: google.protobuf.Duration
-	(*Message)(nil),                   // 36: loopd.v1.Message
-	(ToolCallState)(0),                // 37: loopd.v1.ToolCallState
-	(*ToolCall)(nil),                  // 38: loopd.v1.ToolCall
-	(*Event)(nil),                     // 39: loopd.v1.Event
-	(ErrorReason)(0),                  // 40: loopd.v1.ErrorReason
-	(*ToolCallResult)(nil),            // 41: loopd.v1.ToolCallResult
+	(*ExportRunRequest)(nil),          // 31: loopd.v1.ExportRunRequest
+	(*ExportRunResponse)(nil),         // 32: loopd.v1.ExportRunResponse
+	(*ModelCall)(nil),                 // 33: loopd.v1.ModelCall
+	(*ExportedResult)(nil),            // 34: loopd.v1.ExportedResult
+	(*ExportedAttachment)(nil),        // 35: loopd.v1.ExportedAttachment
+	nil,                               // 36: loopd.v1.CreateRunRequest.LabelsEntry
+	(*Limits)(nil),                    // 37: loopd.v1.Limits
+	(RunState)(0),                     // 38: loopd.v1.RunState
+	(*Run)(nil),                       // 39: loopd.v1.Run
+	(*durationpb.Duration)(nil),       // 40: google.protobuf.Duration
+	(*Message)(nil),                   // 41: loopd.v1.Message
+	(ToolCallState)(0),                // 42: loopd.v1.ToolCallState
+	(*ToolCall)(nil),                  // 43: loopd.v1.ToolCall
+	(*Event)(nil),                     // 44: loopd.v1.Event
+	(ErrorReason)(0),                  // 45: loopd.v1.ErrorReason
+	(*timestamppb.Timestamp)(nil),     // 46: google.protobuf.Timestamp
+	(*Usage)(nil),                     // 47: loopd.v1.Usage
+	(*ToolCallResult)(nil),            // 48: loopd.v1.ToolCallResult
 }
 var file_loopd_v1_run_service_proto_depIdxs = []int32{
-	32, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
-	31, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
+	37, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
+	36, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
 	3,  // 2: loopd.v1.CreateRunRequest.attachments:type_name -> loopd.v1.Attachment
-	33, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
-	34, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
-	35, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	32, // 6: loopd.v1.ResumeRunRequest.limits:type_name -> loopd.v1.Limits
-	36, // 7: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
-	37, // 8: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
-	38, // 9: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
-	39, // 10: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
-	39, // 11: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
+	38, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
+	39, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
+	40, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	37, // 6: loopd.v1.ResumeRunRequest.limits:type_name -> loopd.v1.Limits
+	41, // 7: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
+	42, // 8: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
+	43, // 9: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
+	44, // 10: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
+	44, // 11: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
 	22, // 12: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
 	23, // 13: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
 	20, // 14: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
 	21, // 15: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
-	33, // 16: loopd.v1.End.state:type_name -> loopd.v1.RunState
+	38, // 16: loopd.v1.End.state:type_name -> loopd.v1.RunState
 	25, // 17: loopd.v1.SubmitToolResultsRequest.results:type_name -> loopd.v1.ToolResultInput
-	34, // 18: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
+	39, // 18: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
 	27, // 19: loopd.v1.SubmitToolResultsResponse.results:type_name -> loopd.v1.ToolResultStatus
 	1,  // 20: loopd.v1.ToolResultStatus.status:type_name -> loopd.v1.ToolResultStatus.Status
-	40, // 21: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
+	45, // 21: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
 	0,  // 22: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
-	2,  // 23: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
-	4,  // 24: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
-	5,  // 25: loopd.v1.RunService.ListRuns:input_type -> loopd.v1.ListRunsRequest
-	7,  // 26: loopd.v1.RunService.WaitRun:input_type -> loopd.v1.WaitRunRequest
-	8,  // 27: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
-	9,  // 28: loopd.v1.RunService.PauseRun:input_type -> loopd.v1.PauseRunRequest
-	10, // 29: loopd.v1.RunService.ResumeRun:input_type -> loopd.v1.ResumeRunRequest
-	11, // 30: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
-	13, // 31: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
-	15, // 32: loopd.v1.RunService.GetToolCallResult:input_type -> loopd.v1.GetToolCallResultRequest
-	16, // 33: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
-	18, // 34: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
-	24, // 35: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
-	28, // 36: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
-	29, // 37: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
-	30, // 38: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
-	34, // 39: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
-	34, // 40: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
-	6,  // 41: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
-	34, // 42: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
-	34, // 43: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
-	34, // 44: loopd.v1.RunService.PauseRun:output_type -> loopd.v1.Run
-	34, // 45: loopd.v1.RunService.ResumeRun:output_type -> loopd.v1.Run
-	12, // 46: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
-	14, // 47: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
-	41, // 48: loopd.v1.RunService.GetToolCallResult:output_type -> loopd.v1.ToolCallResult
-	17, // 49: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
-	19, // 50: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
-	26, // 51: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
-	38, // 52: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
-	38, // 53: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
-	38, // 54: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
-	39, // [39:55] is the sub-list for method output_type
-	23, // [23:39] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	39, // 23: loopd.v1.ExportRunResponse.head:type_name -> loopd.v1.Run
+	44, // 24: loopd.v1.ExportRunResponse.event:type_name -> loopd.v1.Event
+	33, // 25: loopd.v1.ExportRunResponse.model_call:type_name -> loopd.v1.ModelCall
+	34, // 26: loopd.v1.ExportRunResponse.call_result:type_name -> loopd.v1.ExportedResult
+	35, // 27: loopd.v1.ExportRunResponse.attachment:type_name -> loopd.v1.ExportedAttachment
+	46, // 28: loopd.v1.ModelCall.start_time:type_name -> google.protobuf.Timestamp
+	46, // 29: loopd.v1.ModelCall.settle_time:type_name -> google.protobuf.Timestamp
+	47, // 30: loopd.v1.ModelCall.usage:type_name -> loopd.v1.Usage
+	2,  // 31: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
+	4,  // 32: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
+	5,  // 33: loopd.v1.RunService.ListRuns:input_type -> loopd.v1.ListRunsRequest
+	7,  // 34: loopd.v1.RunService.WaitRun:input_type -> loopd.v1.WaitRunRequest
+	8,  // 35: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
+	9,  // 36: loopd.v1.RunService.PauseRun:input_type -> loopd.v1.PauseRunRequest
+	10, // 37: loopd.v1.RunService.ResumeRun:input_type -> loopd.v1.ResumeRunRequest
+	11, // 38: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
+	13, // 39: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
+	15, // 40: loopd.v1.RunService.GetToolCallResult:input_type -> loopd.v1.GetToolCallResultRequest
+	16, // 41: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
+	18, // 42: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
+	31, // 43: loopd.v1.RunService.ExportRun:input_type -> loopd.v1.ExportRunRequest
+	24, // 44: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
+	28, // 45: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
+	29, // 46: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
+	30, // 47: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
+	39, // 48: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
+	39, // 49: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
+	6,  // 50: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
+	39, // 51: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
+	39, // 52: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
+	39, // 53: loopd.v1.RunService.PauseRun:output_type -> loopd.v1.Run
+	39, // 54: loopd.v1.RunService.ResumeRun:output_type -> loopd.v1.Run
+	12, // 55: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
+	14, // 56: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
+	48, // 57: loopd.v1.RunService.GetToolCallResult:output_type -> loopd.v1.ToolCallResult
+	17, // 58: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
+	19, // 59: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
+	32, // 60: loopd.v1.RunService.ExportRun:output_type -> loopd.v1.ExportRunResponse
+	26, // 61: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
+	43, // 62: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
+	43, // 63: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
+	43, // 64: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
+	48, // [48:65] is the sub-list for method output_type
+	31, // [31:48] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_run_service_proto_init() }
@@ -2472,13 +2966,20 @@ func file_loopd_v1_run_service_proto_init() {
 		(*ToolResultInput_Content)(nil),
 		(*ToolResultInput_Error)(nil),
 	}
+	file_loopd_v1_run_service_proto_msgTypes[30].OneofWrappers = []any{
+		(*ExportRunResponse_Head)(nil),
+		(*ExportRunResponse_Event)(nil),
+		(*ExportRunResponse_ModelCall)(nil),
+		(*ExportRunResponse_CallResult)(nil),
+		(*ExportRunResponse_Attachment)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_run_service_proto_rawDesc), len(file_loopd_v1_run_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   30,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ const (
 	RunService_GetToolCallResult_FullMethodName = "/loopd.v1.RunService/GetToolCallResult"
 	RunService_ListEvents_FullMethodName        = "/loopd.v1.RunService/ListEvents"
 	RunService_StreamEvents_FullMethodName      = "/loopd.v1.RunService/StreamEvents"
+	RunService_ExportRun_FullMethodName         = "/loopd.v1.RunService/ExportRun"
 	RunService_SubmitToolResults_FullMethodName = "/loopd.v1.RunService/SubmitToolResults"
 	RunService_ApproveToolCall_FullMethodName   = "/loopd.v1.RunService/ApproveToolCall"
 	RunService_DenyToolCall_FullMethodName      = "/loopd.v1.RunService/DenyToolCall"
@@ -70,6 +71,8 @@ type RunServiceClient interface {
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// Streams the journal of a run, from any event on and live, until the run has ended. With include_deltas also answers while they are written; as server-sent events these are named "delta" and have no id.
 	StreamEvents(ctx context.Context, in *StreamEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamEventsResponse], error)
+	// Writes out all that there is of a run, as it is now: its head, its journal, its model calls with what they cost, the results of tools in full and the data of attachments. Over REST, one JSON object to a line. What `loopd run export` makes of it can be judged again by `loopd guard test --file`. Child runs have exports of their own.
+	ExportRun(ctx context.Context, in *ExportRunRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportRunResponse], error)
 	// Brings results of tools that the caller runs itself: of all calls that await one, or of some. Each result stands for itself: the answer tells what became of it. A result counts once; to send the same again changes nothing.
 	SubmitToolResults(ctx context.Context, in *SubmitToolResultsRequest, opts ...grpc.CallOption) (*SubmitToolResultsResponse, error)
 	// Approves a call that awaits approval. The approval holds for exactly the arguments that were shown; the first decision counts. ApprovalService.Approve can edit the arguments as well.
@@ -217,6 +220,25 @@ func (c *runServiceClient) StreamEvents(ctx context.Context, in *StreamEventsReq
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type RunService_StreamEventsClient = grpc.ServerStreamingClient[StreamEventsResponse]
 
+func (c *runServiceClient) ExportRun(ctx context.Context, in *ExportRunRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportRunResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &RunService_ServiceDesc.Streams[1], RunService_ExportRun_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportRunRequest, ExportRunResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RunService_ExportRunClient = grpc.ServerStreamingClient[ExportRunResponse]
+
 func (c *runServiceClient) SubmitToolResults(ctx context.Context, in *SubmitToolResultsRequest, opts ...grpc.CallOption) (*SubmitToolResultsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SubmitToolResultsResponse)
@@ -290,6 +312,8 @@ type RunServiceServer interface {
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// Streams the journal of a run, from any event on and live, until the run has ended. With include_deltas also answers while they are written; as server-sent events these are named "delta" and have no id.
 	StreamEvents(*StreamEventsRequest, grpc.ServerStreamingServer[StreamEventsResponse]) error
+	// Writes out all that there is of a run, as it is now: its head, its journal, its model calls with what they cost, the results of tools in full and the data of attachments. Over REST, one JSON object to a line. What `loopd run export` makes of it can be judged again by `loopd guard test --file`. Child runs have exports of their own.
+	ExportRun(*ExportRunRequest, grpc.ServerStreamingServer[ExportRunResponse]) error
 	// Brings results of tools that the caller runs itself: of all calls that await one, or of some. Each result stands for itself: the answer tells what became of it. A result counts once; to send the same again changes nothing.
 	SubmitToolResults(context.Context, *SubmitToolResultsRequest) (*SubmitToolResultsResponse, error)
 	// Approves a call that awaits approval. The approval holds for exactly the arguments that were shown; the first decision counts. ApprovalService.Approve can edit the arguments as well.
@@ -343,6 +367,9 @@ func (UnimplementedRunServiceServer) ListEvents(context.Context, *ListEventsRequ
 }
 func (UnimplementedRunServiceServer) StreamEvents(*StreamEventsRequest, grpc.ServerStreamingServer[StreamEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method StreamEvents not implemented")
+}
+func (UnimplementedRunServiceServer) ExportRun(*ExportRunRequest, grpc.ServerStreamingServer[ExportRunResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportRun not implemented")
 }
 func (UnimplementedRunServiceServer) SubmitToolResults(context.Context, *SubmitToolResultsRequest) (*SubmitToolResultsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SubmitToolResults not implemented")
@@ -586,6 +613,17 @@ func _RunService_StreamEvents_Handler(srv interface{}, stream grpc.ServerStream)
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type RunService_StreamEventsServer = grpc.ServerStreamingServer[StreamEventsResponse]
 
+func _RunService_ExportRun_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportRunRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(RunServiceServer).ExportRun(m, &grpc.GenericServerStream[ExportRunRequest, ExportRunResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RunService_ExportRunServer = grpc.ServerStreamingServer[ExportRunResponse]
+
 func _RunService_SubmitToolResults_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SubmitToolResultsRequest)
 	if err := dec(in); err != nil {
@@ -730,6 +768,11 @@ var RunService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "StreamEvents",
 			Handler:       _RunService_StreamEvents_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ExportRun",
+			Handler:       _RunService_ExportRun_Handler,
 			ServerStreams: true,
 		},
 	},

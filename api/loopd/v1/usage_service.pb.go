@@ -183,6 +183,8 @@ type QueryUsageResponse struct {
 	TimeZone string `protobuf:"bytes,5,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
 	// Asks for the next page. Empty: this is the last.
 	NextPageToken string `protobuf:"bytes,6,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// What is not in rows and total, because the runs were deleted. Absent: nothing is missing.
+	Deleted       *DeletedUsage `protobuf:"bytes,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -259,6 +261,68 @@ func (x *QueryUsageResponse) GetNextPageToken() string {
 	return ""
 }
 
+func (x *QueryUsageResponse) GetDeleted() *DeletedUsage {
+	if x != nil {
+		return x.Deleted
+	}
+	return nil
+}
+
+// DeletedUsage is what model calls cost whose runs are kept no longer. It follows the filters agent and model only, and counts whole days (UTC), those in which the range begins and ends included.
+type DeletedUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The model calls.
+	ModelCalls int64 `protobuf:"varint,1,opt,name=model_calls,json=modelCalls,proto3" json:"model_calls,omitempty"`
+	// What they cost, exact decimal USD.
+	CostUsd       string `protobuf:"bytes,2,opt,name=cost_usd,json=costUsd,proto3" json:"cost_usd,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletedUsage) Reset() {
+	*x = DeletedUsage{}
+	mi := &file_loopd_v1_usage_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletedUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletedUsage) ProtoMessage() {}
+
+func (x *DeletedUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_loopd_v1_usage_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletedUsage.ProtoReflect.Descriptor instead.
+func (*DeletedUsage) Descriptor() ([]byte, []int) {
+	return file_loopd_v1_usage_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DeletedUsage) GetModelCalls() int64 {
+	if x != nil {
+		return x.ModelCalls
+	}
+	return 0
+}
+
+func (x *DeletedUsage) GetCostUsd() string {
+	if x != nil {
+		return x.CostUsd
+	}
+	return ""
+}
+
 // UsageRow is one group.
 type UsageRow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -272,7 +336,7 @@ type UsageRow struct {
 
 func (x *UsageRow) Reset() {
 	*x = UsageRow{}
-	mi := &file_loopd_v1_usage_service_proto_msgTypes[2]
+	mi := &file_loopd_v1_usage_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -284,7 +348,7 @@ func (x *UsageRow) String() string {
 func (*UsageRow) ProtoMessage() {}
 
 func (x *UsageRow) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_usage_service_proto_msgTypes[2]
+	mi := &file_loopd_v1_usage_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -297,7 +361,7 @@ func (x *UsageRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRow.ProtoReflect.Descriptor instead.
 func (*UsageRow) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_usage_service_proto_rawDescGZIP(), []int{2}
+	return file_loopd_v1_usage_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *UsageRow) GetGroup() map[string]string {
@@ -347,7 +411,7 @@ type UsageFigures struct {
 
 func (x *UsageFigures) Reset() {
 	*x = UsageFigures{}
-	mi := &file_loopd_v1_usage_service_proto_msgTypes[3]
+	mi := &file_loopd_v1_usage_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -359,7 +423,7 @@ func (x *UsageFigures) String() string {
 func (*UsageFigures) ProtoMessage() {}
 
 func (x *UsageFigures) ProtoReflect() protoreflect.Message {
-	mi := &file_loopd_v1_usage_service_proto_msgTypes[3]
+	mi := &file_loopd_v1_usage_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -372,7 +436,7 @@ func (x *UsageFigures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageFigures.ProtoReflect.Descriptor instead.
 func (*UsageFigures) Descriptor() ([]byte, []int) {
-	return file_loopd_v1_usage_service_proto_rawDescGZIP(), []int{3}
+	return file_loopd_v1_usage_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *UsageFigures) GetRuns() int64 {
@@ -482,7 +546,7 @@ const file_loopd_v1_usage_service_proto_rawDesc = "" +
 	"page_token\x18\v \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa1\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd3\x02\n" +
 	"\x12QueryUsageResponse\x12&\n" +
 	"\x04rows\x18\x01 \x03(\v2\x12.loopd.v1.UsageRowR\x04rows\x12,\n" +
 	"\x05total\x18\x02 \x01(\v2\x16.loopd.v1.UsageFiguresR\x05total\x129\n" +
@@ -490,7 +554,12 @@ const file_loopd_v1_usage_service_proto_rawDesc = "" +
 	"start_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x125\n" +
 	"\bend_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12\x1b\n" +
 	"\ttime_zone\x18\x05 \x01(\tR\btimeZone\x12&\n" +
-	"\x0fnext_page_token\x18\x06 \x01(\tR\rnextPageToken\"\xab\x01\n" +
+	"\x0fnext_page_token\x18\x06 \x01(\tR\rnextPageToken\x120\n" +
+	"\adeleted\x18\a \x01(\v2\x16.loopd.v1.DeletedUsageR\adeleted\"J\n" +
+	"\fDeletedUsage\x12\x1f\n" +
+	"\vmodel_calls\x18\x01 \x01(\x03R\n" +
+	"modelCalls\x12\x19\n" +
+	"\bcost_usd\x18\x02 \x01(\tR\acostUsd\"\xab\x01\n" +
 	"\bUsageRow\x123\n" +
 	"\x05group\x18\x01 \x03(\v2\x1d.loopd.v1.UsageRow.GroupEntryR\x05group\x120\n" +
 	"\afigures\x18\x02 \x01(\v2\x16.loopd.v1.UsageFiguresR\afigures\x1a8\n" +
@@ -531,37 +600,39 @@ func file_loopd_v1_usage_service_proto_rawDescGZIP() []byte {
 	return file_loopd_v1_usage_service_proto_rawDescData
 }
 
-var file_loopd_v1_usage_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_loopd_v1_usage_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_loopd_v1_usage_service_proto_goTypes = []any{
 	(*QueryUsageRequest)(nil),     // 0: loopd.v1.QueryUsageRequest
 	(*QueryUsageResponse)(nil),    // 1: loopd.v1.QueryUsageResponse
-	(*UsageRow)(nil),              // 2: loopd.v1.UsageRow
-	(*UsageFigures)(nil),          // 3: loopd.v1.UsageFigures
-	nil,                           // 4: loopd.v1.QueryUsageRequest.LabelsEntry
-	nil,                           // 5: loopd.v1.UsageRow.GroupEntry
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(RunState)(0),                 // 7: loopd.v1.RunState
-	(*Usage)(nil),                 // 8: loopd.v1.Usage
+	(*DeletedUsage)(nil),          // 2: loopd.v1.DeletedUsage
+	(*UsageRow)(nil),              // 3: loopd.v1.UsageRow
+	(*UsageFigures)(nil),          // 4: loopd.v1.UsageFigures
+	nil,                           // 5: loopd.v1.QueryUsageRequest.LabelsEntry
+	nil,                           // 6: loopd.v1.UsageRow.GroupEntry
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(RunState)(0),                 // 8: loopd.v1.RunState
+	(*Usage)(nil),                 // 9: loopd.v1.Usage
 }
 var file_loopd_v1_usage_service_proto_depIdxs = []int32{
-	6,  // 0: loopd.v1.QueryUsageRequest.start_time:type_name -> google.protobuf.Timestamp
-	6,  // 1: loopd.v1.QueryUsageRequest.end_time:type_name -> google.protobuf.Timestamp
-	4,  // 2: loopd.v1.QueryUsageRequest.labels:type_name -> loopd.v1.QueryUsageRequest.LabelsEntry
-	7,  // 3: loopd.v1.QueryUsageRequest.states:type_name -> loopd.v1.RunState
-	2,  // 4: loopd.v1.QueryUsageResponse.rows:type_name -> loopd.v1.UsageRow
-	3,  // 5: loopd.v1.QueryUsageResponse.total:type_name -> loopd.v1.UsageFigures
-	6,  // 6: loopd.v1.QueryUsageResponse.start_time:type_name -> google.protobuf.Timestamp
-	6,  // 7: loopd.v1.QueryUsageResponse.end_time:type_name -> google.protobuf.Timestamp
-	5,  // 8: loopd.v1.UsageRow.group:type_name -> loopd.v1.UsageRow.GroupEntry
-	3,  // 9: loopd.v1.UsageRow.figures:type_name -> loopd.v1.UsageFigures
-	8,  // 10: loopd.v1.UsageFigures.usage:type_name -> loopd.v1.Usage
-	0,  // 11: loopd.v1.UsageService.QueryUsage:input_type -> loopd.v1.QueryUsageRequest
-	1,  // 12: loopd.v1.UsageService.QueryUsage:output_type -> loopd.v1.QueryUsageResponse
-	12, // [12:13] is the sub-list for method output_type
-	11, // [11:12] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	7,  // 0: loopd.v1.QueryUsageRequest.start_time:type_name -> google.protobuf.Timestamp
+	7,  // 1: loopd.v1.QueryUsageRequest.end_time:type_name -> google.protobuf.Timestamp
+	5,  // 2: loopd.v1.QueryUsageRequest.labels:type_name -> loopd.v1.QueryUsageRequest.LabelsEntry
+	8,  // 3: loopd.v1.QueryUsageRequest.states:type_name -> loopd.v1.RunState
+	3,  // 4: loopd.v1.QueryUsageResponse.rows:type_name -> loopd.v1.UsageRow
+	4,  // 5: loopd.v1.QueryUsageResponse.total:type_name -> loopd.v1.UsageFigures
+	7,  // 6: loopd.v1.QueryUsageResponse.start_time:type_name -> google.protobuf.Timestamp
+	7,  // 7: loopd.v1.QueryUsageResponse.end_time:type_name -> google.protobuf.Timestamp
+	2,  // 8: loopd.v1.QueryUsageResponse.deleted:type_name -> loopd.v1.DeletedUsage
+	6,  // 9: loopd.v1.UsageRow.group:type_name -> loopd.v1.UsageRow.GroupEntry
+	4,  // 10: loopd.v1.UsageRow.figures:type_name -> loopd.v1.UsageFigures
+	9,  // 11: loopd.v1.UsageFigures.usage:type_name -> loopd.v1.Usage
+	0,  // 12: loopd.v1.UsageService.QueryUsage:input_type -> loopd.v1.QueryUsageRequest
+	1,  // 13: loopd.v1.UsageService.QueryUsage:output_type -> loopd.v1.QueryUsageResponse
+	13, // [13:14] is the sub-list for method output_type
+	12, // [12:13] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_usage_service_proto_init() }
@@ -576,7 +647,7 @@ func file_loopd_v1_usage_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_usage_service_proto_rawDesc), len(file_loopd_v1_usage_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -44,6 +44,16 @@ type Approval struct {
 	VerdictAt    *time.Time
 }
 
+// The partitions of events, results and attachments, named TABLE_SUFFIX. Not those for ids that tell no time, _other and _default.
+type JournalPartition struct {
+	Suffix string
+	FromID string
+	// The least id behind the partition.
+	ToID string
+	// Runs created then or later are in other partitions.
+	ToTime time.Time
+}
+
 // Heads of the tool calls of each run.
 type ToolCall struct {
 	TenantID string

@@ -503,6 +503,135 @@ func (q *Queries) ListRuns(ctx context.Context, arg ListRunsParams) ([]ListRunsR
 	return items, nil
 }
 
+const listRunsIn = `-- name: ListRunsIn :many
+SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
+    state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
+    answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    parent_run_id, parent_call_id, root_run_id, depth
+FROM (
+    (SELECT l.tenant_id, l.run_id, l.agent, l.agent_version, l.input, l.limits, l.labels, l.source, l.has_output_schema, l.created_at, l.next_seq, l.lease_owner, l.lease_epoch, l.claim_id, l.signals, l.available_at, l.state, l.phase, l.iterations, l.model_calls, l.tool_calls, l.attempts, l.usage, l.cost, l.cost_pico, l.estimated_pico, l.held_pico, l.answer, l.partial, l.stop, l.required_actions, l.started_at, l.wake_at, l.ended_at, l.parent_run_id, l.parent_call_id, l.root_run_id, l.depth, l.side_effects, l.unverified FROM runs l
+     WHERE l.tenant_id = $1 AND l.ended_at IS NULL AND l.state = ANY ($2::text[])
+       AND (l.created_at, l.run_id) < ($3::timestamptz, $4::uuid)
+     ORDER BY l.created_at DESC, l.run_id DESC LIMIT $5::integer)
+    UNION ALL
+    SELECT e.tenant_id, e.run_id, e.agent, e.agent_version, e.input, e.limits, e.labels, e.source, e.has_output_schema, e.created_at, e.next_seq, e.lease_owner, e.lease_epoch, e.claim_id, e.signals, e.available_at, e.state, e.phase, e.iterations, e.model_calls, e.tool_calls, e.attempts, e.usage, e.cost, e.cost_pico, e.estimated_pico, e.held_pico, e.answer, e.partial, e.stop, e.required_actions, e.started_at, e.wake_at, e.ended_at, e.parent_run_id, e.parent_call_id, e.root_run_id, e.depth, e.side_effects, e.unverified FROM (SELECT unnest($2::text[]) AS word) s CROSS JOIN LATERAL (
+        SELECT r.tenant_id, r.run_id, r.agent, r.agent_version, r.input, r.limits, r.labels, r.source, r.has_output_schema, r.created_at, r.next_seq, r.lease_owner, r.lease_epoch, r.claim_id, r.signals, r.available_at, r.state, r.phase, r.iterations, r.model_calls, r.tool_calls, r.attempts, r.usage, r.cost, r.cost_pico, r.estimated_pico, r.held_pico, r.answer, r.partial, r.stop, r.required_actions, r.started_at, r.wake_at, r.ended_at, r.parent_run_id, r.parent_call_id, r.root_run_id, r.depth, r.side_effects, r.unverified FROM runs r
+        WHERE r.tenant_id = $1 AND r.ended_at IS NOT NULL AND r.state = s.word
+          AND (r.created_at, r.run_id) < ($3::timestamptz, $4::uuid)
+        ORDER BY r.created_at DESC, r.run_id DESC LIMIT $5::integer) e
+) found
+ORDER BY created_at DESC, run_id DESC
+LIMIT $5::integer
+`
+
+type ListRunsInParams struct {
+	TenantID   string
+	States     []string
+	BeforeTime time.Time
+	BeforeID   string
+	PageSize   int32
+}
+
+type ListRunsInRow struct {
+	TenantID        string
+	RunID           string
+	Agent           string
+	AgentVersion    int64
+	Input           []byte
+	Limits          []byte
+	Labels          []byte
+	Source          string
+	HasOutputSchema bool
+	CreatedAt       time.Time
+	NextSeq         int64
+	State           string
+	Phase           string
+	Iterations      int32
+	ModelCalls      int32
+	ToolCalls       int32
+	Attempts        int32
+	Usage           []byte
+	Cost            []byte
+	EstimatedPico   int64
+	HeldPico        int64
+	Answer          []byte
+	Partial         bool
+	Unverified      bool
+	Stop            []byte
+	RequiredActions []byte
+	SideEffects     []byte
+	StartedAt       *time.Time
+	WakeAt          *time.Time
+	EndedAt         *time.Time
+	ParentRunID     *string
+	ParentCallID    *string
+	RootRunID       *string
+	Depth           int32
+}
+
+// Only runs in some states: those that live have an index of their own, and those that
+// have ended one in which each state is in order.
+func (q *Queries) ListRunsIn(ctx context.Context, arg ListRunsInParams) ([]ListRunsInRow, error) {
+	rows, err := q.db.Query(ctx, listRunsIn,
+		arg.TenantID,
+		arg.States,
+		arg.BeforeTime,
+		arg.BeforeID,
+		arg.PageSize,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListRunsInRow
+	for rows.Next() {
+		var i ListRunsInRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.RunID,
+			&i.Agent,
+			&i.AgentVersion,
+			&i.Input,
+			&i.Limits,
+			&i.Labels,
+			&i.Source,
+			&i.HasOutputSchema,
+			&i.CreatedAt,
+			&i.NextSeq,
+			&i.State,
+			&i.Phase,
+			&i.Iterations,
+			&i.ModelCalls,
+			&i.ToolCalls,
+			&i.Attempts,
+			&i.Usage,
+			&i.Cost,
+			&i.EstimatedPico,
+			&i.HeldPico,
+			&i.Answer,
+			&i.Partial,
+			&i.Unverified,
+			&i.Stop,
+			&i.RequiredActions,
+			&i.SideEffects,
+			&i.StartedAt,
+			&i.WakeAt,
+			&i.EndedAt,
+			&i.ParentRunID,
+			&i.ParentCallID,
+			&i.RootRunID,
+			&i.Depth,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listToolCalls = `-- name: ListToolCalls :many
 SELECT tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256, effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at, until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited, verdict, verdict_approved, verdict_at, submitted_attempt, submitted_sha256, submitted_outcome FROM tool_calls WHERE tenant_id = $1 AND run_id = $2
 ORDER BY ordinal

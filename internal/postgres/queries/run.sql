@@ -43,6 +43,28 @@ WHERE tenant_id = @tenant_id
 ORDER BY created_at DESC, run_id DESC
 LIMIT @page_size::integer;
 
+-- name: ListRunsIn :many
+-- Only runs in some states: those that live have an index of their own, and those that
+-- have ended one in which each state is in order.
+SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
+    state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
+    answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
+    parent_run_id, parent_call_id, root_run_id, depth
+FROM (
+    (SELECT l.* FROM runs l
+     WHERE l.tenant_id = @tenant_id AND l.ended_at IS NULL AND l.state = ANY (@states::text[])
+       AND (l.created_at, l.run_id) < (@before_time::timestamptz, @before_id::uuid)
+     ORDER BY l.created_at DESC, l.run_id DESC LIMIT @page_size::integer)
+    UNION ALL
+    SELECT e.* FROM (SELECT unnest(@states::text[]) AS word) s CROSS JOIN LATERAL (
+        SELECT r.* FROM runs r
+        WHERE r.tenant_id = @tenant_id AND r.ended_at IS NOT NULL AND r.state = s.word
+          AND (r.created_at, r.run_id) < (@before_time::timestamptz, @before_id::uuid)
+        ORDER BY r.created_at DESC, r.run_id DESC LIMIT @page_size::integer) e
+) found
+ORDER BY created_at DESC, run_id DESC
+LIMIT @page_size::integer;
+
 -- name: ListChildRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
