@@ -18,6 +18,7 @@ type Run struct {
 	Limits          loop.Limits
 	Labels          map[string]string
 	Source          string
+	Priority        loop.Priority
 	HasOutputSchema bool // the agent version asks for an answer of a given shape
 	CreatedAt       time.Time
 	LastSeq         int64           // of the newest event
@@ -77,6 +78,7 @@ func runParams(run loop.RunRef, spec loop.Spec) (newRun, error) {
 		run: db.InsertRunParams{
 			TenantID: run.Tenant, RunID: run.ID, Agent: spec.Agent, AgentVersion: spec.AgentVersion,
 			Source: spec.Source, HasOutputSchema: len(spec.Definition.OutputSchema) > 0,
+			Priority: int16(spec.Priority.Rank()),
 		},
 		event:       db.InsertFirstEventParams{TenantID: run.Tenant, RunID: run.ID, Kind: kind, Body: body},
 		attachments: db.InsertAttachmentsParams{TenantID: run.Tenant, RunID: run.ID, Places: places, Data: data},
@@ -211,7 +213,7 @@ func (s *Store) listRuns(ctx context.Context, p db.ListRunsParams, parent string
 func readRun(row db.GetRunRow) (Run, error) {
 	r := Run{
 		Ref: loop.RunRef{Tenant: row.TenantID, ID: row.RunID}, Agent: row.Agent, AgentVersion: row.AgentVersion,
-		Source: row.Source, HasOutputSchema: row.HasOutputSchema, CreatedAt: row.CreatedAt.UTC(), LastSeq: row.NextSeq - 1,
+		Source: row.Source, Priority: loop.PriorityOf(int(row.Priority)), HasOutputSchema: row.HasOutputSchema, CreatedAt: row.CreatedAt.UTC(), LastSeq: row.NextSeq - 1,
 		Head: loop.Head{
 			State: loop.RunState(row.State), Phase: row.Phase,
 			Iterations: int(row.Iterations), ModelCalls: int(row.ModelCalls), ToolCalls: int(row.ToolCalls), Attempts: int(row.Attempts),

@@ -43,7 +43,7 @@ const getRun = `-- name: GetRun :one
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
     answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
-    parent_run_id, parent_call_id, root_run_id, depth
+    parent_run_id, parent_call_id, root_run_id, depth, priority
 FROM runs WHERE tenant_id = $1 AND run_id = $2
 `
 
@@ -87,6 +87,7 @@ type GetRunRow struct {
 	ParentCallID    *string
 	RootRunID       *string
 	Depth           int32
+	Priority        int16
 }
 
 func (q *Queries) GetRun(ctx context.Context, arg GetRunParams) (GetRunRow, error) {
@@ -127,6 +128,7 @@ func (q *Queries) GetRun(ctx context.Context, arg GetRunParams) (GetRunRow, erro
 		&i.ParentCallID,
 		&i.RootRunID,
 		&i.Depth,
+		&i.Priority,
 	)
 	return i, err
 }
@@ -171,9 +173,9 @@ func (q *Queries) InsertFirstEvent(ctx context.Context, arg InsertFirstEventPara
 
 const insertRun = `-- name: InsertRun :execrows
 INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
-    parent_run_id, parent_call_id, root_run_id, depth, next_seq, state, phase)
+    parent_run_id, parent_call_id, root_run_id, depth, priority, next_seq, state, phase)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
-    $10, $11, $12, $13, 2, 'QUEUED', 'queue')
+    $10, $11, $12, $13, $14, 2, 'QUEUED', 'queue')
 ON CONFLICT (tenant_id, run_id) DO NOTHING
 `
 
@@ -191,6 +193,7 @@ type InsertRunParams struct {
 	ParentCallID    *string
 	RootRunID       *string
 	Depth           int32
+	Priority        int16
 }
 
 // A repeated try finds the run that an earlier one committed unheard.
@@ -209,6 +212,7 @@ func (q *Queries) InsertRun(ctx context.Context, arg InsertRunParams) (int64, er
 		arg.ParentCallID,
 		arg.RootRunID,
 		arg.Depth,
+		arg.Priority,
 	)
 	if err != nil {
 		return 0, err
@@ -261,7 +265,7 @@ const listChildRuns = `-- name: ListChildRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
     answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
-    parent_run_id, parent_call_id, root_run_id, depth
+    parent_run_id, parent_call_id, root_run_id, depth, priority
 FROM runs
 WHERE tenant_id = $1 AND parent_run_id = $2::uuid
   AND (created_at, run_id) < ($3::timestamptz, $4::uuid)
@@ -316,6 +320,7 @@ type ListChildRunsRow struct {
 	ParentCallID    *string
 	RootRunID       *string
 	Depth           int32
+	Priority        int16
 }
 
 func (q *Queries) ListChildRuns(ctx context.Context, arg ListChildRunsParams) ([]ListChildRunsRow, error) {
@@ -370,6 +375,7 @@ func (q *Queries) ListChildRuns(ctx context.Context, arg ListChildRunsParams) ([
 			&i.ParentCallID,
 			&i.RootRunID,
 			&i.Depth,
+			&i.Priority,
 		); err != nil {
 			return nil, err
 		}
@@ -385,7 +391,7 @@ const listRuns = `-- name: ListRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
     answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
-    parent_run_id, parent_call_id, root_run_id, depth
+    parent_run_id, parent_call_id, root_run_id, depth, priority
 FROM runs
 WHERE tenant_id = $1
   AND (created_at, run_id) < ($2::timestamptz, $3::uuid)
@@ -439,6 +445,7 @@ type ListRunsRow struct {
 	ParentCallID    *string
 	RootRunID       *string
 	Depth           int32
+	Priority        int16
 }
 
 func (q *Queries) ListRuns(ctx context.Context, arg ListRunsParams) ([]ListRunsRow, error) {
@@ -492,6 +499,7 @@ func (q *Queries) ListRuns(ctx context.Context, arg ListRunsParams) ([]ListRunsR
 			&i.ParentCallID,
 			&i.RootRunID,
 			&i.Depth,
+			&i.Priority,
 		); err != nil {
 			return nil, err
 		}

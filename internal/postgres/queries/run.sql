@@ -1,9 +1,9 @@
 -- name: InsertRun :execrows
 -- A repeated try finds the run that an earlier one committed unheard.
 INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
-    parent_run_id, parent_call_id, root_run_id, depth, next_seq, state, phase)
+    parent_run_id, parent_call_id, root_run_id, depth, priority, next_seq, state, phase)
 VALUES (@tenant_id, @run_id, @agent, @agent_version, @input, @limits, @labels, @source, @has_output_schema,
-    @parent_run_id, @parent_call_id, @root_run_id, @depth, 2, 'QUEUED', 'queue')
+    @parent_run_id, @parent_call_id, @root_run_id, @depth, @priority, 2, 'QUEUED', 'queue')
 ON CONFLICT (tenant_id, run_id) DO NOTHING;
 
 -- name: InsertFirstEvent :exec
@@ -24,7 +24,7 @@ SELECT pg_notify('loopd_wake', '');
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
     answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
-    parent_run_id, parent_call_id, root_run_id, depth
+    parent_run_id, parent_call_id, root_run_id, depth, priority
 FROM runs WHERE tenant_id = @tenant_id AND run_id = @run_id;
 
 -- name: GetRunState :one
@@ -34,7 +34,7 @@ SELECT state FROM runs WHERE tenant_id = @tenant_id AND run_id = @run_id;
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
     answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
-    parent_run_id, parent_call_id, root_run_id, depth
+    parent_run_id, parent_call_id, root_run_id, depth, priority
 FROM runs
 WHERE tenant_id = @tenant_id
   AND (created_at, run_id) < (@before_time::timestamptz, @before_id::uuid)
@@ -47,7 +47,7 @@ LIMIT @page_size::integer;
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
     answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
-    parent_run_id, parent_call_id, root_run_id, depth
+    parent_run_id, parent_call_id, root_run_id, depth, priority
 FROM runs
 WHERE tenant_id = @tenant_id AND parent_run_id = @parent_run_id::uuid
   AND (created_at, run_id) < (@before_time::timestamptz, @before_id::uuid)
