@@ -110,10 +110,24 @@ const (
 	claimSlack = 64
 )
 
-// QueueAge is how long the run that waits longest has been waiting for a worker.
-func (s *Store) QueueAge(ctx context.Context) (time.Duration, error) {
-	seconds, err := s.q.QueueAge(ctx)
-	return time.Duration(seconds * float64(time.Second)), wrap("read the age of the queue", err)
+// Pressure says how much waits.
+type Pressure struct {
+	PoolWait time.Duration // how long one waits for a connection
+	QueueAge time.Duration // how long the run that waits longest has been waiting for a worker
+}
+
+// Pressure measures how much waits, by waiting itself.
+func (s *Store) Pressure(ctx context.Context) (p Pressure, err error) {
+	began := time.Now()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return Pressure{}, wrap("wait for a connection", err)
+	}
+	defer conn.Release()
+	p.PoolWait = time.Since(began)
+	seconds, err := db.New(conn).QueueAge(ctx)
+	p.QueueAge = time.Duration(seconds * float64(time.Second))
+	return p, wrap("read the age of the queue", err)
 }
 
 // QueuedRuns counts the runs of a tenant that wait for a worker, up to most.

@@ -38,6 +38,15 @@ func (s *Store) CreateRun(ctx context.Context, run loop.RunRef, spec loop.Spec, 
 	if err != nil {
 		return "", false, fmt.Errorf("create run %s: %w", run.ID, err)
 	}
+	if spec.Parent == nil && len(params.attachments.Places) == 0 {
+		made, err := s.creates.write(ctx, params, idem)
+		switch {
+		case made:
+			return run.ID, false, nil
+		case err != nil && ctx.Err() != nil:
+			return "", false, wrap("create run "+run.ID, err)
+		}
+	}
 	err = s.inTx(ctx, true, func(q *db.Queries) error {
 		id, replayed = run.ID, false
 		earlier, used, err := idem.once(ctx, q, run.Tenant, run.ID)

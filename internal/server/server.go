@@ -94,6 +94,9 @@ type Config struct {
 	// ask for. Zero: loop.Defaults() and loop.Ceilings().
 	Defaults, Ceilings loop.Limits
 
+	// Shed says under which load requests are refused. The zero value: the defaults.
+	Shed Shed
+
 	// Console serves the paths of the HTTP port that are not the API's. Nil: they
 	// are not found.
 	Console http.Handler
@@ -112,7 +115,9 @@ type Server struct {
 	metrics            *metrics
 	validator          protovalidate.Validator
 	hub                *hub
+	feeds              *feeds
 	taps               *taps
+	gate               *gate
 
 	grpc     *grpc.Server
 	health   *health.Server
@@ -149,7 +154,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, store: cfg.Store, defaults: cfg.Defaults, ceilings: cfg.Ceilings, log: cfg.Log,
-		metrics: m, validator: validator, hub: newHub(), taps: newTaps(), health: health.NewServer(),
+		metrics: m, validator: validator, hub: newHub(), feeds: newFeeds(cfg.Store), gate: newGate(cfg.Shed, m.shed), taps: newTaps(), health: health.NewServer(),
 		loopback: bufconn.Listen(loopbackBuffer), heartbeat: heartbeatEvery, draining: make(chan struct{}),
 	}
 	s.grpc = s.newGRPC()
@@ -233,7 +238,7 @@ func (s *Server) openGateway() error {
 	if err != nil {
 		return fmt.Errorf("open the gateway's connection: %w", err)
 	}
-	api, err := newAPI(context.Background(), s.conn)
+	api, err := s.newAPI(context.Background(), s.conn)
 	if err != nil {
 		return err
 	}
@@ -242,7 +247,10 @@ func (s *Server) openGateway() error {
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		},
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	return nil
 }
@@ -260,6 +268,8 @@ func (s *Server) Parts(grpcListener, httpListener net.Listener) []func(context.C
 		func(context.Context) error { return s.ServeHTTP(httpListener) },
 		func(context.Context) error { return s.ServeLoopback() },
 		s.Wake,
+		s.poll,
+		s.watchLoad,
 		s.announce,
 		s.hear,
 	}

@@ -39,6 +39,102 @@ func (q *Queries) CountLiveRuns(ctx context.Context) ([]CountLiveRunsRow, error)
 	return items, nil
 }
 
+const createRuns = `-- name: CreateRuns :many
+WITH asked AS (
+    SELECT unnest($1::text[]) AS tenant_id, unnest($2::text[])::uuid AS run_id,
+           unnest($3::text[]) AS agent, unnest($4::bigint[]) AS agent_version,
+           unnest($5::text[]) AS input, unnest($6::text[]) AS limits, unnest($7::text[]) AS labels,
+           unnest($8::text[]) AS source, unnest($9::boolean[]) AS has_output_schema,
+           unnest($10::smallint[]) AS priority, unnest($11::text[]) AS body, unnest($12::bigint[]) AS limit_pico,
+           unnest($13::text[]) AS method, unnest($14::text[]) AS key, unnest($15::bytea[]) AS fingerprint
+), keyed AS (
+    -- In the order of the keys, so that two of these never wait for each other.
+    INSERT INTO idempotency (tenant_id, method, key, fingerprint, resource)
+    SELECT a.tenant_id, a.method, a.key, a.fingerprint, a.run_id::text FROM asked a WHERE a.key <> ''
+    ORDER BY a.tenant_id, a.method, a.key
+    ON CONFLICT (tenant_id, method, key) DO NOTHING
+    RETURNING tenant_id, resource
+), made AS (
+    INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
+        priority, next_seq, state, phase)
+    SELECT a.tenant_id, a.run_id, a.agent, a.agent_version, a.input::json, a.limits::json, a.labels::json, a.source,
+           a.has_output_schema, a.priority, 2, 'QUEUED', 'queue'
+    FROM asked a LEFT JOIN keyed k ON k.tenant_id = a.tenant_id AND k.resource = a.run_id::text
+    WHERE a.key = '' OR k.resource IS NOT NULL
+    ON CONFLICT (tenant_id, run_id) DO NOTHING
+    RETURNING tenant_id, run_id
+), begun AS (
+    INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
+    SELECT m.tenant_id, m.run_id, 1, 'created', now(), 0, a.body::json FROM made m JOIN asked a USING (tenant_id, run_id)
+), funded AS (
+    INSERT INTO accounts (tenant_id, account, limit_pico)
+    SELECT m.tenant_id, 'run:' || m.run_id::text, a.limit_pico FROM made m JOIN asked a USING (tenant_id, run_id)
+)
+SELECT m.tenant_id, m.run_id, (pg_notify('loopd_wake', '') IS NOT NULL)::boolean AS woke FROM made m
+`
+
+type CreateRunsParams struct {
+	Tenants       []string
+	Runs          []string
+	Agents        []string
+	AgentVersions []int64
+	Inputs        []string
+	Limits        []string
+	Labels        []string
+	Sources       []string
+	OutputSchemas []bool
+	Priorities    []int16
+	Bodies        []string
+	Money         []int64
+	Methods       []string
+	Keys          []string
+	Fingerprints  [][]byte
+}
+
+type CreateRunsRow struct {
+	TenantID string
+	RunID    string
+	Woke     bool
+}
+
+// Creates of many callers in one commit. A run whose key was used before, and one that is
+// there already, is left out of the result: its caller finds out alone what that means.
+func (q *Queries) CreateRuns(ctx context.Context, arg CreateRunsParams) ([]CreateRunsRow, error) {
+	rows, err := q.db.Query(ctx, createRuns,
+		arg.Tenants,
+		arg.Runs,
+		arg.Agents,
+		arg.AgentVersions,
+		arg.Inputs,
+		arg.Limits,
+		arg.Labels,
+		arg.Sources,
+		arg.OutputSchemas,
+		arg.Priorities,
+		arg.Bodies,
+		arg.Money,
+		arg.Methods,
+		arg.Keys,
+		arg.Fingerprints,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CreateRunsRow
+	for rows.Next() {
+		var i CreateRunsRow
+		if err := rows.Scan(&i.TenantID, &i.RunID, &i.Woke); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const getRun = `-- name: GetRun :one
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
@@ -376,6 +472,48 @@ func (q *Queries) ListChildRuns(ctx context.Context, arg ListChildRunsParams) ([
 			&i.RootRunID,
 			&i.Depth,
 			&i.Priority,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listRunPlaces = `-- name: ListRunPlaces :many
+SELECT r.tenant_id, r.run_id, r.next_seq, r.state FROM runs r
+JOIN (SELECT unnest($1::text[]) AS tenant_id, unnest($2::text[])::uuid AS run_id) a USING (tenant_id, run_id)
+`
+
+type ListRunPlacesParams struct {
+	Tenants []string
+	Runs    []string
+}
+
+type ListRunPlacesRow struct {
+	TenantID string
+	RunID    string
+	NextSeq  int64
+	State    string
+}
+
+func (q *Queries) ListRunPlaces(ctx context.Context, arg ListRunPlacesParams) ([]ListRunPlacesRow, error) {
+	rows, err := q.db.Query(ctx, listRunPlaces, arg.Tenants, arg.Runs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListRunPlacesRow
+	for rows.Next() {
+		var i ListRunPlacesRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.RunID,
+			&i.NextSeq,
+			&i.State,
 		); err != nil {
 			return nil, err
 		}
