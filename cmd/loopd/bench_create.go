@@ -39,18 +39,24 @@ func benchCreate(env Env) *cobra.Command {
 }
 
 func (b *benchBed) measureCreates(ctx context.Context, rate float64, most time.Duration, env Env) error {
-	var took durations
+	var took, refused durations
 	create := func(ctx context.Context, due time.Time) error {
-		if _, err := b.create(ctx, false); err != nil {
+		_, err := b.create(ctx, false)
+		switch {
+		case err == nil:
+			took.add(time.Since(due))
+		case status.Code(err) == codes.Unavailable: // shed
+			refused.add(time.Since(due))
+		default:
 			return fmt.Errorf("create a run: %w", err)
 		}
-		took.add(time.Since(due))
 		return nil
 	}
 	if err := pace(ctx, 100, 2*time.Second, create); err != nil { // warm
 		return err
 	}
 	took.take()
+	refused.take()
 	began := time.Now()
 	if err := pace(ctx, rate, most, create); err != nil {
 		return err
@@ -59,8 +65,8 @@ func (b *benchBed) measureCreates(ctx context.Context, rate float64, most time.D
 	achieved := float64(len(all)) / time.Since(began).Seconds()
 	p50, p99 := percentiles(all)
 	return table(env.Stdout, [][]string{
-		{"ASKED/S", "ACKNOWLEDGED/S", "RUNS", "CREATE MS P50", "P99"},
-		{fmt.Sprintf("%.0f", rate), fmt.Sprintf("%.0f", achieved), strconv.Itoa(len(all)), fmt.Sprintf("%.1f", p50), fmt.Sprintf("%.1f", p99)},
+		{"ASKED/S", "ACKNOWLEDGED/S", "RUNS", "SHED", "CREATE MS P50", "P99"},
+		{fmt.Sprintf("%.0f", rate), fmt.Sprintf("%.0f", achieved), strconv.Itoa(len(all)), strconv.Itoa(len(refused.take())), fmt.Sprintf("%.1f", p50), fmt.Sprintf("%.1f", p99)},
 	})
 }
 

@@ -133,9 +133,11 @@ func (r *readers) read(ctx context.Context, i int) error {
 		}
 		r.cut.Add(1)
 		_ = conn.Close()
-		if conn, lines, err = r.open(ctx, i, last); err != nil {
+		again, lines, err := r.open(ctx, i, last)
+		if err != nil {
 			return err
 		}
+		conn = again
 		_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
 		before := last
 		if last, _, err = r.lines(i, lines, last, false); err == nil && last > before {

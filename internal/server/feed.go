@@ -55,6 +55,8 @@ type feed struct {
 	window []*entry      // the newest events, without gaps
 	bytes  int64         // in the window
 	last   int64         // seq of the newest event read
+	call   int           // the newest model call after it
+	writes bool          // which may be in flight
 	readAt time.Time     // when it was read
 }
 
@@ -219,6 +221,14 @@ func (f *feed) after(seq int64) (events []*entry, grown <-chan struct{}, behind 
 	return slices.Clip(f.window[seq-first:]), f.grown, false
 }
 
+// writing is the newest model call, and whether it may be in flight, as all know who have
+// the newest event.
+func (f *feed) writing() (call int, inFlight bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.call, f.writes
+}
+
 // read reads the next events for everybody. Its caller has taken the news.
 func (f *feed) read(ctx context.Context) error {
 	f.reading.Lock()
@@ -249,7 +259,7 @@ func (f *feed) keep(events []*entry) {
 	f.window = append(f.window, events...)
 	for _, e := range events {
 		f.bytes += e.size
-		f.last = e.event.GetSeq()
+		f.last, f.call, f.writes = e.event.GetSeq(), e.call, e.writing
 	}
 	room := int64(feedWindow)
 	if f.all.kept.Load() > feedsWindow {

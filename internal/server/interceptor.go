@@ -113,7 +113,11 @@ func (c *call) end(ctx context.Context, panicked any, err error) error {
 	}
 	st := toStatus(err, c.id)
 	attrs = append(attrs, slog.String("code", st.Code().String()), slog.String("reason", word(reasonOf(st))), slog.Any("error", err))
-	c.server.log.LogAttrs(ctx, levelOf(c.method, st.Code()), "call", attrs...)
+	level := levelOf(c.method, st.Code())
+	if reasonOf(st) == loopdv1.ErrorReason_ERROR_REASON_OVERLOADED { // there are many, and a metric counts them
+		level = slog.LevelInfo
+	}
+	c.server.log.LogAttrs(ctx, level, "call", attrs...)
 	return st.Err()
 }
 

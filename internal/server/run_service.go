@@ -32,7 +32,7 @@ func (r *runService) CreateRun(ctx context.Context, req *loopdv1.CreateRunReques
 	if err != nil {
 		return nil, err
 	}
-	if err := r.s.admitTenant(ctx, idem); err != nil {
+	if err := r.s.admitTenant(ctx); err != nil {
 		return nil, err
 	}
 	spec, err := r.spec(ctx, req, idem)

@@ -126,6 +126,7 @@ type Server struct {
 	conn     *grpc.ClientConn // of the gateway, to loopback
 
 	heartbeat time.Duration // between messages of a stream; see heartbeatEvery
+	patience  time.Duration // with a client that takes nothing; see slowReader
 
 	draining chan struct{} // closed by Drain
 	drain    sync.Once
@@ -155,7 +156,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, store: cfg.Store, defaults: cfg.Defaults, ceilings: cfg.Ceilings, log: cfg.Log,
 		metrics: m, validator: validator, hub: newHub(), feeds: newFeeds(cfg.Store), gate: newGate(cfg.Shed, m.shed), taps: newTaps(), health: health.NewServer(),
-		loopback: bufconn.Listen(loopbackBuffer), heartbeat: heartbeatEvery, draining: make(chan struct{}),
+		loopback: bufconn.Listen(loopbackBuffer), heartbeat: heartbeatEvery, patience: slowReader, draining: make(chan struct{}),
 	}
 	s.grpc = s.newGRPC()
 	return s, s.openGateway()

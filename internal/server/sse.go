@@ -47,7 +47,7 @@ func acceptsEvents(r *http.Request) bool {
 
 // ServeHTTP follows a run until it has ended or the client is gone.
 func (h *eventsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	out := &restSink{w: w, control: http.NewResponseController(w), json: h.json, events: acceptsEvents(r)}
+	out := &restSink{w: w, control: http.NewResponseController(w), json: h.json, events: acceptsEvents(r), patience: h.server.patience}
 	if timed, ok := w.(*timedWriter); ok { // a stream has deadlines of its own
 		out.w = timed.ResponseWriter
 	}
@@ -107,6 +107,8 @@ type restSink struct {
 	json    *runtime.JSONPb
 	events  bool // as server-sent events
 	begun   bool // the status is out
+
+	patience time.Duration
 }
 
 // flush is where slow readers are noticed.
@@ -122,7 +124,7 @@ func (o *restSink) write(b []byte) error {
 		o.w.Header().Set("Content-Type", contentType)
 		o.w.Header().Set("X-Accel-Buffering", "no") // nginx would collect the events
 	}
-	if err := o.control.SetWriteDeadline(time.Now().Add(slowReader)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := o.control.SetWriteDeadline(time.Now().Add(o.patience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	_, err := o.w.Write(b)

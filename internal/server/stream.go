@@ -61,7 +61,7 @@ func (s *Server) listen(ctx context.Context, what string, once func() error) err
 // ended. Events come from the journal by seq, one after the other, so none is lost
 // or sent twice, whatever wakes are.
 func (r *runService) StreamEvents(req *loopdv1.StreamEventsRequest, stream grpc.ServerStreamingServer[loopdv1.StreamEventsResponse]) error {
-	return r.s.follow(stream.Context(), req, &grpcSink{stream})
+	return r.s.follow(stream.Context(), req, &grpcSink{stream, r.s.patience})
 }
 
 // follow is StreamEvents over gRPC and REST.
@@ -132,7 +132,8 @@ const slowReader = 10 * time.Second
 
 // grpcSink is a gRPC stream.
 type grpcSink struct {
-	stream grpc.ServerStreamingServer[loopdv1.StreamEventsResponse]
+	stream   grpc.ServerStreamingServer[loopdv1.StreamEventsResponse]
+	patience time.Duration
 }
 
 // send is errSlow if the client did not take the message in time. It holds nothing but the
@@ -142,7 +143,7 @@ func (g *grpcSink) send(msg *loopdv1.StreamEventsResponse) error {
 	if err := g.stream.Send(msg); err != nil {
 		return err
 	}
-	if time.Since(began) > slowReader {
+	if time.Since(began) > g.patience {
 		return errSlow
 	}
 	return nil
@@ -301,6 +302,9 @@ func (f *follower) sendDelta(ctx context.Context, b postgres.DeltaBatch) error {
 		}
 		if err := f.send(events); err != nil {
 			return err
+		}
+		if len(events) == 0 { // the client had the call's beginning before it came
+			f.call, f.writing = f.feed.writing()
 		}
 	}
 	if b.Call != f.call || !f.writing {

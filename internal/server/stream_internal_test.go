@@ -29,7 +29,7 @@ func (r *recorder) Send(msg *loopdv1.StreamEventsResponse) error {
 func TestDeltasBelongToTheCallInFlight(t *testing.T) {
 	t.Parallel()
 	client := &recorder{}
-	f := &follower{call: 2, writing: true, out: &grpcSink{client}}
+	f := &follower{call: 2, writing: true, out: &grpcSink{client, slowReader}}
 	send := func(call int, n int64) {
 		fragments := []loop.Delta{{Kind: loop.PartText, Text: fmt.Sprint(n)}}
 		if err := f.sendDelta(t.Context(), postgres.DeltaBatch{Call: call, N: n, Fragments: fragments}); err != nil {
