@@ -31,20 +31,26 @@ WITH RECURSIVE oldest AS MATERIALIZED (
     SELECT q.tenant_id, q.run_id, q.priority, q.available_at
     FROM tenants t CROSS JOIN generate_series(-1, 1) AS p (priority) CROSS JOIN LATERAL (
         SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
-        WHERE r.tenant_id = t.tenant_id AND r.priority = p.priority
-          AND r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
-        ORDER BY r.available_at LIMIT (SELECT h.most FROM share h)
+        -- A range, and not three conditions: only the index that begins with the tenant has
+        -- this order, while that of all runs would be read to its end for a quiet tenant.
+        WHERE (r.tenant_id, r.priority, r.available_at) > (t.tenant_id, p.priority, '-infinity'::timestamptz)
+          AND (r.tenant_id, r.priority, r.available_at) <= (t.tenant_id, p.priority, now())
+          AND r.lease_owner IS NULL AND r.ended_at IS NULL
+        ORDER BY r.tenant_id, r.priority, r.available_at LIMIT (SELECT h.most FROM share h)
     ) q
 ), ranked AS (
     SELECT w.tenant_id, w.run_id, w.since, coalesce(d.runs, 0)
          + row_number() OVER (PARTITION BY w.tenant_id ORDER BY w.since, w.run_id) AS place
     FROM (SELECT c.tenant_id, c.run_id, c.available_at - c.priority * interval '1 minute' AS since FROM candidates c) w
     LEFT JOIN (SELECT unnest($4::text[]) AS tenant_id, unnest($5::integer[]) AS runs) d USING (tenant_id)
+), first AS (
+    SELECT k.tenant_id, k.run_id, k.place, k.since FROM ranked k
+    WHERE $6::integer = 0 OR k.place <= $6::integer
+    ORDER BY k.place, k.since LIMIT $3::integer
 ), claimable AS (
     -- What somebody else has taken meanwhile is skipped: there are more candidates than room.
-    SELECT r.tenant_id, r.run_id FROM ranked k JOIN runs r ON r.tenant_id = k.tenant_id AND r.run_id = k.run_id
+    SELECT r.tenant_id, r.run_id FROM first k JOIN runs r ON r.tenant_id = k.tenant_id AND r.run_id = k.run_id
     WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
-      AND ($6::integer = 0 OR k.place <= $6::integer)
     ORDER BY k.place, k.since LIMIT $7::integer
     FOR UPDATE OF r SKIP LOCKED
 )

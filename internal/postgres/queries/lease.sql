@@ -25,7 +25,7 @@ SELECT pg_notify('loopd_wake', '') FROM retired;
 -- first, a priority being a head start of a minute, so that nobody starves.
 --
 -- While few runs wait they are all looked at. When there are more than the window holds,
--- each tenant's oldest are found by three probes of an index, or the first tenant in line
+-- each tenant's next are found by a probe of an index, or the first tenant in line
 -- would hide the others.
 WITH RECURSIVE oldest AS MATERIALIZED (
     SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
@@ -45,22 +45,25 @@ WITH RECURSIVE oldest AS MATERIALIZED (
     SELECT o.tenant_id, o.run_id, o.priority, o.available_at FROM oldest o WHERE NOT EXISTS (SELECT 1 FROM tenants)
     UNION ALL
     SELECT q.tenant_id, q.run_id, q.priority, q.available_at
-    FROM tenants t CROSS JOIN generate_series(-1, 1) AS p (priority) CROSS JOIN LATERAL (
+    FROM tenants t CROSS JOIN LATERAL (
         SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
-        WHERE r.tenant_id = t.tenant_id AND r.priority = p.priority
+        WHERE r.tenant_id = t.tenant_id AND claim_turn(r.available_at, r.priority) <= now() + interval '1 minute'
           AND r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
-        ORDER BY r.available_at LIMIT (SELECT h.most FROM share h)
+        ORDER BY claim_turn(r.available_at, r.priority) LIMIT (SELECT h.most FROM share h)
     ) q
 ), ranked AS (
     SELECT w.tenant_id, w.run_id, w.since, coalesce(d.runs, 0)
          + row_number() OVER (PARTITION BY w.tenant_id ORDER BY w.since, w.run_id) AS place
-    FROM (SELECT c.tenant_id, c.run_id, c.available_at - c.priority * interval '1 minute' AS since FROM candidates c) w
+    FROM (SELECT c.tenant_id, c.run_id, claim_turn(c.available_at, c.priority) AS since FROM candidates c) w
     LEFT JOIN (SELECT unnest(@driven_tenants::text[]) AS tenant_id, unnest(@driven_runs::integer[]) AS runs) d USING (tenant_id)
+), first AS (
+    SELECT k.tenant_id, k.run_id, k.place, k.since FROM ranked k
+    WHERE @per_tenant::integer = 0 OR k.place <= @per_tenant::integer
+    ORDER BY k.place, k.since LIMIT @claim_window::integer
 ), claimable AS (
     -- What somebody else has taken meanwhile is skipped: there are more candidates than room.
-    SELECT r.tenant_id, r.run_id FROM ranked k JOIN runs r ON r.tenant_id = k.tenant_id AND r.run_id = k.run_id
+    SELECT r.tenant_id, r.run_id FROM first k JOIN runs r ON r.tenant_id = k.tenant_id AND r.run_id = k.run_id
     WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
-      AND (@per_tenant::integer = 0 OR k.place <= @per_tenant::integer)
     ORDER BY k.place, k.since LIMIT @max_runs::integer
     FOR UPDATE OF r SKIP LOCKED
 )
