@@ -216,7 +216,7 @@ func TestShedding(t *testing.T) {
 		{"idle", 0, 0, 0, Shed{}, nil},
 		{"the database is slow", 600 * time.Millisecond, 0, 0, Shed{}, []string{list, stream}},
 		{"the database is overloaded", 1100 * time.Millisecond, 0, 0, Shed{}, []string{create, list, stream}},
-		{"nobody got a connection yet", 0, 2 * time.Second, 0, Shed{}, []string{create, list, stream}},
+		{"nobody got a connection yet", 0, 3 * time.Second, 0, Shed{}, []string{create, list, stream}},
 		{"too few workers", 0, 0, 31 * time.Second, Shed{}, []string{create}},
 		{"the operator waits longer", 0, 0, 31 * time.Second, Shed{QueueAge: time.Minute}, nil},
 		{"the operator sheds nothing", time.Hour, 0, time.Hour, Shed{QueueAge: -1, PoolWait: -1}, nil},

@@ -27,7 +27,7 @@ func TestAnOldQueueShedsCreates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context()) //nolint:errcheck // the test is over
-	if _, err := conn.Exec(t.Context(), "UPDATE runs SET available_at = now() - interval '31 s'"); err != nil {
+	if _, err := conn.Exec(t.Context(), "UPDATE runs SET available_at = now() - interval '61 min'"); err != nil {
 		t.Fatal(err)
 	}
 	body := `{"agent":"` + run.GetAgent() + `","input":"Again."}`
@@ -38,7 +38,7 @@ func TestAnOldQueueShedsCreates(t *testing.T) {
 		}
 		resp, answer = w.do(http.MethodPost, "/v1/runs", body)
 	}
-	if p := decode(t, answer); resp.StatusCode != http.StatusServiceUnavailable || p["reason"] != "OVERLOADED" || resp.Header.Get("Retry-After") != "7" {
+	if p := decode(t, answer); resp.StatusCode != http.StatusServiceUnavailable || p["reason"] != "OVERLOADED" || resp.Header.Get("Retry-After") != "900" {
 		t.Errorf("answered %d %s, Retry-After %q", resp.StatusCode, answer, resp.Header.Get("Retry-After"))
 	}
 	if _, err := w.runs.ListRuns(t.Context(), &loopdv1.ListRunsRequest{}); err != nil {
@@ -46,9 +46,6 @@ func TestAnOldQueueShedsCreates(t *testing.T) {
 	}
 	if _, err := w.runs.CancelRun(t.Context(), &loopdv1.CancelRunRequest{Name: run.GetName()}); err != nil {
 		t.Errorf("a cancel: %v", err)
-	}
-	if w.metric("loopd_shed_requests_total") < 1 {
-		t.Error("nothing was counted")
 	}
 }
 

@@ -58,7 +58,8 @@ type gate struct {
 
 	queueAge atomic.Int64 // nanoseconds, when it was last measured
 	poolWait atomic.Int64
-	asking   atomic.Int64 // Unix nanoseconds since when a connection is waited for; 0: none is
+	lastWait time.Duration // as it was measured; of watchLoad alone
+	asking   atomic.Int64  // Unix nanoseconds since when a connection is waited for; 0: none is
 
 	mu     sync.Mutex
 	queues map[string]tenantQueue
@@ -119,11 +120,12 @@ func (g *gate) admit(method string) error {
 	return nil
 }
 
-// wait is how long one waits for a connection now.
+// wait is how long one waits for a connection now: the shorter of the last two waits, since
+// one that had to connect first says little. So one that still waits counts half.
 func (g *gate) wait(now time.Time) time.Duration {
 	wait := time.Duration(g.poolWait.Load())
 	if since := g.asking.Load(); since > 0 {
-		wait = max(wait, now.Sub(time.Unix(0, since)))
+		wait = max(wait, now.Sub(time.Unix(0, since))/2)
 	}
 	return wait
 }
@@ -202,7 +204,8 @@ func (g *gate) measure(ctx context.Context, store *postgres.Store) {
 	if err != nil {
 		load = postgres.Pressure{}
 	}
-	g.poolWait.Store(int64(load.PoolWait))
+	g.poolWait.Store(int64(min(load.PoolWait, g.lastWait)))
+	g.lastWait = load.PoolWait
 	g.queueAge.Store(int64(load.QueueAge))
 }
 
