@@ -47,6 +47,9 @@ func TestAnOldQueueShedsCreates(t *testing.T) {
 	if _, err := w.runs.CancelRun(t.Context(), &loopdv1.CancelRunRequest{Name: run.GetName()}); err != nil {
 		t.Errorf("a cancel: %v", err)
 	}
+	if w.metric(`loopd_shed_requests_total{call="create",why="queue_age"}`) < 1 {
+		t.Error("nothing was counted")
+	}
 }
 
 // TestASlowReaderIsCutAndGoesOn: it holds nobody up, and loses nothing.
