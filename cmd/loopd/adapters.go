@@ -43,8 +43,8 @@ func (p ports) Renew(ctx context.Context, worker string, ttl time.Duration) erro
 	return p.store.Renew(ctx, worker, ttl)
 }
 
-func (p ports) Claim(ctx context.Context, worker string, limit int) ([]loop.Lease, error) {
-	return p.store.Claim(ctx, worker, limit)
+func (p ports) Claim(ctx context.Context, worker string, room loop.Room) ([]loop.Lease, error) {
+	return p.store.ClaimFairly(ctx, worker, room)
 }
 
 func (p ports) Signalled(ctx context.Context, worker string) ([]loop.RunRef, error) {

@@ -52,6 +52,7 @@ func benchCommand(env Env) *cobra.Command {
 		},
 	}
 	cmd.AddCommand(benchHistoryCommand(env))
+	cmd.AddCommand(benchScaleCommands(env)...)
 	f := cmd.Flags()
 	f.IntSliceVar(&o.concurrency, "concurrency", []int{1, 16, 64, 256}, "runs at once, one row of the table each")
 	f.IntVar(&o.repeat, "repeat", 3, "measure each row so often, in turns, and take medians")

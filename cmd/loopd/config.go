@@ -22,6 +22,7 @@ type config struct {
 	adminAddr   string
 
 	maxRuns    int
+	fairness   fairness
 	leaseTTL   time.Duration
 	drainGrace time.Duration
 
@@ -73,11 +74,12 @@ func (c *config) flags(f *pflag.FlagSet, env Env) {
 	text(&c.anthropicURL, "anthropic-base-url", "https://api.anthropic.com", "base URL of provider \"anthropic\"")
 	text(&c.openaiURL, "openai-base-url", "https://api.openai.com/v1", "base URL of provider \"openai\", or of a compatible server")
 	f.IntVar(&c.maxRuns, "max-runs", 256, "runs that this worker drives at once [LOOPD_MAX_RUNS]")
+	c.fairness.flags(f)
 	f.DurationVar(&c.leaseTTL, "lease-ttl", 15*time.Second, "how long others leave a silent worker's runs alone [LOOPD_LEASE_TTL]")
 	f.DurationVar(&c.drainGrace, "drain-grace", 20*time.Second, "how long calls in flight may go on after SIGTERM [LOOPD_DRAIN_GRACE]")
 	f.BoolVar(&c.privateNets, "allow-private-tools", false, "let tools be on loopback and private addresses [LOOPD_ALLOW_PRIVATE_TOOLS]")
 	f.StringSliceVar(&c.toolHosts, "tool-hosts", listOf(env.Getenv("LOOPD_TOOL_HOSTS")), "the only hosts that tools may be on, such as shop.example,*.corp.example:8443; default: any [LOOPD_TOOL_HOSTS]")
-	for _, name := range []string{"max-runs", "lease-ttl", "drain-grace", "allow-private-tools"} {
+	for _, name := range slices.Concat(fairnessFlags(), []string{"max-runs", "lease-ttl", "drain-grace", "allow-private-tools"}) {
 		v := env.Getenv(envName(name))
 		if v == "" {
 			continue
@@ -107,6 +109,7 @@ func (c *config) complete() error {
 	if c.maxRuns < 1 {
 		errs = append(errs, fmt.Errorf("--max-runs is %d: use at least 1", c.maxRuns))
 	}
+	errs = append(errs, c.fairness.faults()...)
 	if c.leaseTTL < time.Second {
 		errs = append(errs, fmt.Errorf("--lease-ttl is %s: use at least 1s, or a short pause looks like a death", c.leaseTTL))
 	}

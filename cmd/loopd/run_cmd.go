@@ -36,6 +36,7 @@ tells how the run stands:
 
 // startFlags are the flags of run start, which go before what its file says.
 type startFlags struct {
+	priority                      string
 	file, agent, input, requestID string
 	attach                        []string
 	wait                          waitFlags
@@ -57,6 +58,7 @@ limits, labels, attachments. Flags go before it; what --attach names is added.`,
 	cmd.Flags().StringVar(&flags.agent, "agent", "", "the agent")
 	cmd.Flags().StringVar(&flags.input, "input", "", `what to ask it, or "-" for standard input`)
 	cmd.Flags().StringVar(&flags.requestID, "request-id", "", "makes the command safe to repeat: the same id brings the same run")
+	cmd.Flags().StringVar(&flags.priority, "priority", "", "among the runs that wait for a worker: low, normal or high (default the agent's)")
 	cmd.Flags().StringArrayVar(&flags.attach, "attach", nil, "image, PDF or text file that goes with the input, or the https address of one; may be repeated")
 	cmd.Flags().BoolVar(&flags.waits, "wait", false, "follow the run on standard error and exit as it ends")
 	cmd.Flags().BoolVar(&flags.watches, "watch", false, "follow the run on standard output, as run watch does")
@@ -116,6 +118,13 @@ func (c *client) startRequest(flags startFlags) (*loopdv1.CreateRunRequest, erro
 	}
 	if flags.requestID != "" {
 		req.RequestId = flags.requestID
+	}
+	if flags.priority != "" {
+		value, known := loopdv1.Priority_value["PRIORITY_"+strings.ToUpper(flags.priority)]
+		if !known || value == 0 {
+			return nil, usagef("--priority is %q: use low, normal or high", flags.priority)
+		}
+		req.Priority = loopdv1.Priority(value)
 	}
 	if req.GetAgent() == "" || req.GetInput() == "" {
 		return nil, usagef("run start needs an agent and an input: give --agent and --input, or -f FILE")

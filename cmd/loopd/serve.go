@@ -104,6 +104,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		ValidateArguments: tools.Problem, ValidateRule: rule.Compile, ValidateAssertion: rule.CompileAssertion, Builtin: tool.Builtin,
 		ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools(d.mcp), CallTool: box.callOnce,
 		Models:        book.Models,
+		Shed:          c.fairness.shed(),
 		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
 		Retention:     c.keep,
 		Log:           d.log, Registerer: d.registry,
@@ -118,7 +119,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	d.engine, err = engine.New(engine.Config{
 		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, SharesKey: opened.shares, Deltas: d.deltas, Tools: box, Checker: tools,
 		Rules: rules{judge}, Asserts: judge, Approver: approver{d.store, judge, d.log}, Accounts: ports{d.store},
-		Worker: uuid.NewString(), MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
+		Worker: uuid.NewString(), MaxRuns: c.maxRuns, TenantRuns: c.fairness.tenantRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
 		Log: d.log, Registerer: d.registry, Tracer: tracer,
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 var startsGoroutines = []string{
 	"cmd/loopd/serve.go",            // the services of the process
 	"cmd/loopd/bench_load.go",       // the clients of the benchmark
+	"cmd/loopd/bench_pace.go",       // the same, at a pace
 	"internal/engine/supervisor.go", // run owners, and their model and tool calls
 	"internal/devpg/devpg.go",       // the thread that Postgres dies with
 	"internal/torture/group.go",     // what takes part in the fault machine, and its faults

@@ -36,6 +36,9 @@ type Config struct {
 
 	Worker  string // identity of this process: fresh at every start
 	MaxRuns int    // runs driven at once; default 256
+	// TenantRuns is how many runs of one tenant are driven at once, so that a tenant whose
+	// runs are long leaves room for the others. 0: MaxRuns.
+	TenantRuns int
 
 	LeaseTTL   time.Duration // how long others leave this worker's runs alone; default 15 s
 	RenewEvery time.Duration // default 5 s
@@ -162,11 +165,11 @@ func (e *Engine) claim(ctx context.Context) int {
 	if refs, err := e.cfg.Leases.Signalled(ctx, e.cfg.Worker); err == nil {
 		e.sup.poke(refs)
 	}
-	free := e.sup.free()
-	if free == 0 || !e.sup.trusted() {
+	room := e.sup.room()
+	if room.Free == 0 || !e.sup.trusted() {
 		return 0
 	}
-	leases, err := e.cfg.Leases.Claim(ctx, e.cfg.Worker, free)
+	leases, err := e.cfg.Leases.Claim(ctx, e.cfg.Worker, room)
 	if err != nil {
 		if ctx.Err() == nil {
 			e.cfg.Log.WarnContext(ctx, "cannot claim runs, will try again", "error", err)

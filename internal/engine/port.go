@@ -75,9 +75,10 @@ type Leases interface {
 	// makes the runs of workers whose row expired claimable again.
 	Renew(ctx context.Context, worker string, ttl time.Duration) error
 
-	// Claim takes at most limit runs: queued ones whose time has come, waiting
-	// ones that a signal or their deadline woke. Each comes with a fresh epoch.
-	Claim(ctx context.Context, worker string, limit int) ([]loop.Lease, error)
+	// Claim takes runs, as many as there is room for: queued ones whose time has
+	// come, waiting ones that a signal or their deadline woke. Tenants take turns.
+	// Each run comes with a fresh epoch.
+	Claim(ctx context.Context, worker string, room loop.Room) ([]loop.Lease, error)
 
 	// Signalled lists the runs of this worker for which signals wait.
 	Signalled(ctx context.Context, worker string) ([]loop.RunRef, error)

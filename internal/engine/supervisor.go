@@ -152,6 +152,17 @@ func (s *supervisor) free() int {
 	return max(0, s.e.cfg.MaxRuns-len(s.owners))
 }
 
+// room is what this worker could still take, and whose runs it drives.
+func (s *supervisor) room() loop.Room {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	driven := make(map[string]int)
+	for run := range s.owners {
+		driven[run.Tenant]++
+	}
+	return loop.Room{Free: max(0, s.e.cfg.MaxRuns-len(s.owners)), PerTenant: s.e.cfg.TenantRuns, Driven: driven}
+}
+
 // poke tells owners that signals wait for their runs.
 func (s *supervisor) poke(refs []loop.RunRef) {
 	s.mu.Lock()

@@ -78,6 +78,7 @@ type Spec struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Source      string            `json:"source,omitempty"`      // the door it came through: "rest", "grpc", "cli"; "run" for a child
 	Traceparent string            `json:"traceparent,omitempty"` // W3C trace context of the caller
+	Priority    Priority          `json:"priority,omitempty"`    // among the tenant's runs that wait; empty: normal
 }
 
 // ParentRef names the call that a child run answers.

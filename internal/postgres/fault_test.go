@@ -200,16 +200,23 @@ func TestUnknownOutcomeIsSettledWhenPostgresReturns(t *testing.T) {
 
 func TestUnknownOutcomeOfACreate(t *testing.T) {
 	t.Parallel()
+	type oneCreate struct {
+		key   string
+		alone bool // in a transaction of its own, as one with attachments is
+	}
 	for name, reply := range faults {
-		for _, key := range []string{"", "key"} {
-			t.Run(fmt.Sprintf("%s key=%q", name, key), func(t *testing.T) {
+		for _, c := range []oneCreate{{"", false}, {"key", false}, {"", true}, {"key", true}} {
+			t.Run(fmt.Sprintf("%s key=%q alone=%v", name, c.key, c.alone), func(t *testing.T) {
 				t.Parallel()
 				p := newProxy(t)
 				s := openURL(t, Config{URL: p.url})
-				ref := newRef()
+				ref, key, sp, text := newRef(), c.key, spec(), "ORD-4892"
+				if c.alone {
+					sp, text = attached(), "commit\x00"
+				}
 
-				p.cuts.Store(&cut{text: "commit\x00", reply: reply})
-				id, replayed, err := s.CreateRun(t.Context(), ref, spec(), Idempotency{Method: "CreateRun", Key: key, Fingerprint: []byte("f")})
+				p.cuts.Store(&cut{text: text, reply: reply})
+				id, replayed, err := s.CreateRun(t.Context(), ref, sp, Idempotency{Method: "CreateRun", Key: key, Fingerprint: []byte("f")})
 
 				if err != nil || id != ref.ID || replayed {
 					t.Fatalf("CreateRun = %s, %v, %v", id, replayed, err)

@@ -35,20 +35,31 @@ func (s *Store) reap(ctx context.Context, q *db.Queries) {
 	}
 }
 
-// Claim takes at most limit runs that nobody owns: queued ones whose time has come,
-// waiting ones that a signal or their deadline woke, and those whose owner is gone.
-// Each comes with a fresh epoch. A worker whose own row is missing or expired gets
-// none. After an error the runs are free, or the next Claim returns them.
+// Claim is ClaimFairly for a worker that drives nothing yet and takes at most limit runs.
 func (s *Store) Claim(ctx context.Context, worker string, limit int) ([]loop.Lease, error) {
+	return s.ClaimFairly(ctx, worker, loop.Room{Free: limit})
+}
+
+// ClaimFairly takes runs that nobody owns, as many as there is room for: queued ones whose
+// time has come, waiting ones that a signal or their deadline woke, and those whose owner
+// is gone. Tenants take turns, and within one its priorities count. Each run comes with a
+// fresh epoch. A worker whose own row is missing or expired gets none. After an error the
+// runs are free, or the next claim returns them.
+func (s *Store) ClaimFairly(ctx context.Context, worker string, room loop.Room) ([]loop.Lease, error) {
 	s.reap(ctx, s.q)
 	leases, err := s.unheard(ctx, worker)
-	if err != nil || len(leases) >= limit {
+	if err != nil || len(leases) >= room.Free {
 		return leases, err
 	}
 	claim := rand.Text()
-	rows, err := s.q.ClaimRuns(ctx, db.ClaimRunsParams{
-		WorkerID: worker, MaxRuns: int32(limit - len(leases)), ClaimID: claim,
-	})
+	params := db.ClaimRunsParams{
+		WorkerID: worker, MaxRuns: int32(room.Free - len(leases)), ClaimID: claim, PerTenant: int32(room.PerTenant),
+	}
+	params.ClaimWindow = claimSlack + claimLook*params.MaxRuns
+	for tenant, runs := range room.Driven {
+		params.DrivenTenants, params.DrivenRuns = append(params.DrivenTenants, tenant), append(params.DrivenRuns, int32(runs))
+	}
+	rows, err := s.q.ClaimRuns(ctx, params)
 	if unknownOutcome(err) {
 		s.claims.add(claim)
 	}
@@ -90,6 +101,41 @@ func (s *Store) unheard(ctx context.Context, worker string) ([]loop.Lease, error
 
 func lease(worker, tenant, run string, epoch int64) loop.Lease {
 	return loop.Lease{Run: loop.RunRef{Tenant: tenant, ID: run}, Owner: worker, Epoch: epoch}
+}
+
+const (
+	// claimLook is how many runs a claim looks at for each that it takes: a neighbour that
+	// claims at the same moment has locked the first ones.
+	claimLook = 2
+	// claimSlack is how many it looks at besides. Up to here one cheap scan of the oldest
+	// finds all who wait, and nobody asks tenant by tenant.
+	claimSlack = 64
+)
+
+// Pressure says how much waits.
+type Pressure struct {
+	PoolWait time.Duration // how long one waits for a connection
+	QueueAge time.Duration // how long the run that waits longest has been waiting for a worker
+}
+
+// Pressure measures how much waits, by waiting itself.
+func (s *Store) Pressure(ctx context.Context) (p Pressure, err error) {
+	began := time.Now()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return Pressure{}, wrap("wait for a connection", err)
+	}
+	defer conn.Release()
+	p.PoolWait = time.Since(began)
+	seconds, err := db.New(conn).QueueAge(ctx)
+	p.QueueAge = time.Duration(seconds * float64(time.Second))
+	return p, wrap("read the age of the queue", err)
+}
+
+// QueuedRuns counts the runs of a tenant that wait for a worker, up to most.
+func (s *Store) QueuedRuns(ctx context.Context, tenant string, most int) (int, error) {
+	n, err := s.q.QueuedRuns(ctx, db.QueuedRunsParams{TenantID: tenant, Most: int32(most)})
+	return int(n), wrap("count the queued runs of "+tenant, err)
 }
 
 // claimGrace is longer than any statement runs.

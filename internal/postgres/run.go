@@ -18,6 +18,7 @@ type Run struct {
 	Limits          loop.Limits
 	Labels          map[string]string
 	Source          string
+	Priority        loop.Priority
 	HasOutputSchema bool // the agent version asks for an answer of a given shape
 	CreatedAt       time.Time
 	LastSeq         int64           // of the newest event
@@ -36,6 +37,15 @@ func (s *Store) CreateRun(ctx context.Context, run loop.RunRef, spec loop.Spec, 
 	params, err := runParams(run, spec)
 	if err != nil {
 		return "", false, fmt.Errorf("create run %s: %w", run.ID, err)
+	}
+	if spec.Parent == nil && len(params.attachments.Places) == 0 {
+		made, err := s.creates.write(ctx, params, idem)
+		switch {
+		case made:
+			return run.ID, false, nil
+		case err != nil && ctx.Err() != nil:
+			return "", false, wrap("create run "+run.ID, err)
+		}
 	}
 	err = s.inTx(ctx, true, func(q *db.Queries) error {
 		id, replayed = run.ID, false
@@ -77,6 +87,7 @@ func runParams(run loop.RunRef, spec loop.Spec) (newRun, error) {
 		run: db.InsertRunParams{
 			TenantID: run.Tenant, RunID: run.ID, Agent: spec.Agent, AgentVersion: spec.AgentVersion,
 			Source: spec.Source, HasOutputSchema: len(spec.Definition.OutputSchema) > 0,
+			Priority: int16(spec.Priority.Rank()),
 		},
 		event:       db.InsertFirstEventParams{TenantID: run.Tenant, RunID: run.ID, Kind: kind, Body: body},
 		attachments: db.InsertAttachmentsParams{TenantID: run.Tenant, RunID: run.ID, Places: places, Data: data},
@@ -221,7 +232,7 @@ func (s *Store) listRuns(ctx context.Context, p db.ListRunsParams, parent string
 func readRun(row db.GetRunRow) (Run, error) {
 	r := Run{
 		Ref: loop.RunRef{Tenant: row.TenantID, ID: row.RunID}, Agent: row.Agent, AgentVersion: row.AgentVersion,
-		Source: row.Source, HasOutputSchema: row.HasOutputSchema, CreatedAt: row.CreatedAt.UTC(), LastSeq: row.NextSeq - 1,
+		Source: row.Source, Priority: loop.PriorityOf(int(row.Priority)), HasOutputSchema: row.HasOutputSchema, CreatedAt: row.CreatedAt.UTC(), LastSeq: row.NextSeq - 1,
 		Head: loop.Head{
 			State: loop.RunState(row.State), Phase: row.Phase,
 			Iterations: int(row.Iterations), ModelCalls: int(row.ModelCalls), ToolCalls: int(row.ToolCalls), Attempts: int(row.Attempts),

@@ -58,6 +58,7 @@ type Store struct {
 	q       *db.Queries
 	renew   *db.Queries
 	group   *group
+	creates *creates
 	claims  claims
 	budgets budgetLists
 	log     *slog.Logger
@@ -97,6 +98,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s.q, s.renew = db.New(s.pool), db.New(s.renewal)
 	s.group = newGroup(s.commitGroup)
+	s.creates = newCreates(s.commitCreates)
 	if cfg.Registerer != nil {
 		if err := s.metrics.register(cfg.Registerer, s.pool); err != nil {
 			s.Close()

@@ -41,7 +41,7 @@ func runProto(run postgres.Run) *loopdv1.Run {
 		CostEstimatedUsd: head.Estimated.String(), CostHeldUsd: head.Held.String(),
 		Answer: head.Answer, AnswerPartial: head.Partial, AnswerUnverified: head.Unverified, AnswerJson: answerJSON(run),
 		Stop: stopProto(head.Stop), RequiredActions: requiredProto(run.Ref.ID, head),
-		SideEffects: sideEffectsProto(run.Ref.ID, head.SideEffects), Root: name,
+		SideEffects: sideEffectsProto(run.Ref.ID, head.SideEffects), Root: name, Priority: priorityProto(run.Priority),
 	}
 	if parent := run.Parent; parent != nil {
 		p.Parent, p.Root, p.Depth = runName(parent.RunID), runName(parent.RootID), clampInt32(parent.Depth)

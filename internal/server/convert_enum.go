@@ -34,6 +34,18 @@ func stopReasonProto(r loop.StopReason) loopdv1.StopReason {
 	return loopdv1.StopReason(enumNumber(loopdv1.StopReason(0), "STOP_REASON_", string(r)))
 }
 
+// priorityOf reads a priority; unset is normal, which journals leave out.
+func priorityOf(p loopdv1.Priority) loop.Priority {
+	if p == loopdv1.Priority_PRIORITY_UNSPECIFIED || p == loopdv1.Priority_PRIORITY_NORMAL {
+		return ""
+	}
+	return loop.Priority(strings.TrimPrefix(p.String(), "PRIORITY_"))
+}
+
+func priorityProto(p loop.Priority) loopdv1.Priority {
+	return loopdv1.Priority(enumNumber(loopdv1.Priority(0), "PRIORITY_", string(p)))
+}
+
 func callStateProto(s loop.CallState) loopdv1.ToolCallState {
 	return loopdv1.ToolCallState(enumNumber(loopdv1.ToolCallState(0), "TOOL_CALL_STATE_", string(s)))
 }

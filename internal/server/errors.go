@@ -172,6 +172,10 @@ func ownErrors() []errorRow {
 		{reason: loopdv1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE, code: codes.Unavailable, http: http.StatusServiceUnavailable, retryable: true,
 			sentinels: []error{postgres.ErrUnavailable, postgres.ErrSchema},
 			title:     "The database cannot be reached", help: "Repeat the request later. With a request id it is safe to repeat at any time."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_OVERLOADED, code: codes.Unavailable, http: http.StatusServiceUnavailable, retryable: true,
+			title: "loopd has more to do than it can", help: "Repeat the request after the time in Retry-After, with the same request id. Requests that only read are refused first, then new runs; what is said to runs that exist never is."},
+		{reason: loopdv1.ErrorReason_ERROR_REASON_TENANT_QUEUE_FULL, code: codes.ResourceExhausted, http: http.StatusTooManyRequests, retryable: true,
+			title: "Too many runs of the tenant wait for a worker", help: "Repeat the request after the time in Retry-After, with the same request id, or have the operator of this loopd raise --tenant-max-queued."},
 		{reason: loopdv1.ErrorReason_ERROR_REASON_INTERNAL, code: codes.Internal, http: http.StatusInternalServerError,
 			title: "loopd failed", help: "Give the request_id to the operator of this loopd: the detail is in its log."},
 	}

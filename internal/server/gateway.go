@@ -47,7 +47,7 @@ const (
 
 // newAPI is the REST form of the API, everything under /v1: it calls the gRPC server
 // over conn, so that both go through the same interceptors.
-func newAPI(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error) {
+func (s *Server) newAPI(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error) {
 	plain := &runtime.JSONPb{
 		MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
 		// Unknown members are refused: a limit with a typing error in its name must
@@ -74,7 +74,7 @@ func newAPI(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error) {
 			return nil, fmt.Errorf("register a service: %w", err)
 		}
 	}
-	events := &eventsHandler{gateway: gateway, client: loopdv1.NewRunServiceClient(conn), json: plain}
+	events := &eventsHandler{server: s, gateway: gateway, json: plain}
 	mux := http.NewServeMux()
 	mux.Handle("/v1/", gateway)
 	mux.Handle("GET /v1/runs/{run}/events:stream", events)

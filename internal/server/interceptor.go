@@ -49,6 +49,9 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return nil, fmt.Errorf("set the request id header: %w", err)
 	}
 	defer func() { err = c.end(ctx, recover(), err) }()
+	if err := s.gate.admit(c.method); err != nil {
+		return nil, err
+	}
 	if err := s.validate(req); err != nil {
 		return nil, err
 	}
@@ -62,6 +65,9 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return fmt.Errorf("set the request id header: %w", err)
 	}
 	defer func() { err = c.end(stream.Context(), recover(), err) }()
+	if err := s.gate.admit(c.method); err != nil {
+		return err
+	}
 	return handler(srv, &validatedStream{ServerStream: stream, server: s})
 }
 
@@ -107,7 +113,11 @@ func (c *call) end(ctx context.Context, panicked any, err error) error {
 	}
 	st := toStatus(err, c.id)
 	attrs = append(attrs, slog.String("code", st.Code().String()), slog.String("reason", word(reasonOf(st))), slog.Any("error", err))
-	c.server.log.LogAttrs(ctx, levelOf(c.method, st.Code()), "call", attrs...)
+	level := levelOf(c.method, st.Code())
+	if reasonOf(st) == loopdv1.ErrorReason_ERROR_REASON_OVERLOADED { // there are many, and a metric counts them
+		level = slog.LevelInfo
+	}
+	c.server.log.LogAttrs(ctx, level, "call", attrs...)
 	return st.Err()
 }
 
@@ -168,19 +178,21 @@ func excerpt(s string) string {
 // rules before the first of them arrives.
 func requests() []protoreflect.MessageDescriptor {
 	var all []protoreflect.MessageDescriptor
-	for _, file := range []protoreflect.FileDescriptor{
-		loopdv1.File_loopd_v1_agent_service_proto, loopdv1.File_loopd_v1_run_service_proto, loopdv1.File_loopd_v1_tool_service_proto,
-		loopdv1.File_loopd_v1_approval_service_proto, loopdv1.File_loopd_v1_policy_service_proto, loopdv1.File_loopd_v1_budget_service_proto,
-		loopdv1.File_loopd_v1_usage_service_proto, loopdv1.File_loopd_v1_guard_service_proto, loopdv1.File_loopd_v1_retention_service_proto,
-	} {
-		for i := range file.Services().Len() {
-			methods := file.Services().Get(i).Methods()
-			for j := range methods.Len() {
-				all = append(all, methods.Get(j).Input())
-			}
+	for _, service := range services() {
+		for i := range service.Methods().Len() {
+			all = append(all, service.Methods().Get(i).Input())
 		}
 	}
 	return all
+}
+
+// apiFiles are the protos with services.
+func apiFiles() []protoreflect.FileDescriptor {
+	return []protoreflect.FileDescriptor{
+		loopdv1.File_loopd_v1_agent_service_proto, loopdv1.File_loopd_v1_run_service_proto, loopdv1.File_loopd_v1_tool_service_proto,
+		loopdv1.File_loopd_v1_approval_service_proto, loopdv1.File_loopd_v1_policy_service_proto, loopdv1.File_loopd_v1_budget_service_proto,
+		loopdv1.File_loopd_v1_usage_service_proto, loopdv1.File_loopd_v1_guard_service_proto, loopdv1.File_loopd_v1_retention_service_proto,
+	}
 }
 
 // throughGateway reports whether a call came over REST: no client of another
@@ -219,3 +231,6 @@ func subject(context.Context) string { return "unauthenticated" }
 // errDraining ends streams when the server shuts down. The client connects again
 // and goes on after the last event it has.
 var errDraining = status.Error(codes.Unavailable, "this loopd is shutting down: connect again")
+
+// errSlow ends the stream of a client that takes nothing.
+var errSlow = status.Error(codes.Unavailable, "the stream was not read for 10 s: connect again, behind the last event received")

@@ -44,6 +44,7 @@ func TestEnumsMirrorTheWordsOfLoop(t *testing.T) {
 			loop.CallOffered, loop.CallSucceeded, loop.CallFailed, loop.CallNotSent, loop.CallInDoubt, loop.CallSkipped, loop.CallCancelled)},
 		{loopdv1.Effect(0), "EFFECT_", words(loop.ReadOnly, loop.Idempotent, loop.SideEffect, loop.Irreversible)},
 		{loopdv1.GuardVerdict(0), "GUARD_VERDICT_", []string{"NUDGE", "WRAP_UP", "PAUSE", "STOP"}},
+		{loopdv1.Priority(0), "PRIORITY_", words(loop.PriorityLow, loop.PriorityNormal, loop.PriorityHigh)},
 		{loopdv1.Role(0), "ROLE_", words(loop.RoleUser, loop.RoleAssistant)},
 		{loopdv1.Resolution(0), "RESOLUTION_", words(loop.ResolvedSucceeded, loop.ResolvedNotExecuted, loop.ResolvedRetry)},
 		{loopdv1.RequiredAction_Kind(0), "KIND_", []string{"APPROVE", "RESOLVE", "SUBMIT", "ANSWER", "RAISE"}},

@@ -36,19 +36,13 @@ func newJournalReader(store *postgres.Store, run loop.RunRef) (*journalReader, e
 
 // next reads at most limit events after the last one. None: there are no more yet.
 func (j *journalReader) next(ctx context.Context, limit int) ([]*loopdv1.Event, error) {
-	events, err := j.store.Events(ctx, j.run, j.seq, limit)
+	entries, err := j.entries(ctx, limit)
 	if err != nil {
 		return nil, err
 	}
-	shown := make([]*loopdv1.Event, len(events))
-	for i, e := range events {
-		sizes, err := j.sizes(ctx, e)
-		if err != nil {
-			return nil, err
-		}
-		if shown[i], err = eventProto(e, j.take(e), sizes); err != nil {
-			return nil, err
-		}
+	shown := make([]*loopdv1.Event, len(entries))
+	for i, e := range entries {
+		shown[i] = e.event
 	}
 	return shown, nil
 }

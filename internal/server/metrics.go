@@ -41,6 +41,8 @@ type metrics struct {
 	idempotency *prometheus.CounterVec
 	streams     prometheus.Gauge
 	resumes     prometheus.Counter
+	slow        prometheus.Counter
+	shed        *prometheus.CounterVec
 	approvals   *prometheus.CounterVec
 	approvalAge *prometheus.HistogramVec
 	results     *prometheus.CounterVec
@@ -85,6 +87,12 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		resumes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "loopd_sse_resumes_total", Help: "Event streams that went on after an event the client already had.",
 		}),
+		slow: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "loopd_sse_slow_readers_total", Help: "Event streams that were cut because nobody read them. They can go on where they were.",
+		}),
+		shed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loopd_shed_requests_total", Help: "Requests that were refused because of load, by what was asked (create or read) and why (queue_age, pool_wait or tenant_queue).",
+		}, []string{"call", "why"}),
 		approvals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loopd_approvals_decided_total", Help: "Approvals that people decided, by tool and decision: approved, edited, denied or answered.",
 		}, []string{"tool", "decision"}),
@@ -107,7 +115,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	for _, g := range loop.Guards() {
 		m.wrongTrips.WithLabelValues(g.Name)
 	}
-	for _, c := range []prometheus.Collector{m.runsStarted, m.idempotency, m.streams, m.resumes, m.approvals, m.approvalAge, m.results, m.wrongTrips} {
+	for _, c := range []prometheus.Collector{m.runsStarted, m.idempotency, m.streams, m.resumes, m.slow, m.shed, m.approvals, m.approvalAge, m.results, m.wrongTrips} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register the server's metrics: %w", err)
 		}

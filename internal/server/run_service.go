@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,9 @@ func (r *runService) CreateRun(ctx context.Context, req *loopdv1.CreateRunReques
 	if err != nil {
 		return nil, err
 	}
+	if err := r.s.admitTenant(ctx); err != nil {
+		return nil, err
+	}
 	spec, err := r.spec(ctx, req, idem)
 	if err != nil {
 		return nil, err
@@ -53,6 +57,9 @@ func (r *runService) CreateRun(ctx context.Context, req *loopdv1.CreateRunReques
 	run, err := r.run(ctx, runName(id))
 	if err != nil {
 		return nil, err
+	}
+	if !replayed { // it has no trips and no calls yet
+		return runProto(run), nil
 	}
 	return r.show(ctx, run)
 }
@@ -103,6 +110,7 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest, id
 		Agent: req.GetAgent(), AgentVersion: agent.Version, Definition: def.AgentSpec,
 		Input: req.GetInput(), Attachments: attachments, Limits: limits,
 		Price: prices[0], FallbackPrices: prices[1:], SidePrices: beside, Labels: labels, Source: source(ctx), Traceparent: traceparent(ctx),
+		Priority: priorityOf(cmp.Or(req.GetPriority(), version.GetPriority())),
 	}
 	return spec, r.s.admit(ctx, &spec, req.GetLimits().GetMaxCostUsd() != "", idem)
 }

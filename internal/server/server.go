@@ -96,6 +96,8 @@ type Config struct {
 
 	// Retention is how long runs are kept for which nothing else is said. 0: for ever.
 	Retention time.Duration
+	// Shed says under which load requests are refused. The zero value: the defaults.
+	Shed Shed
 
 	// Console serves the paths of the HTTP port that are not the API's. Nil: they
 	// are not found.
@@ -115,7 +117,9 @@ type Server struct {
 	metrics            *metrics
 	validator          protovalidate.Validator
 	hub                *hub
+	feeds              *feeds
 	taps               *taps
+	gate               *gate
 
 	grpc     *grpc.Server
 	health   *health.Server
@@ -124,6 +128,7 @@ type Server struct {
 	conn     *grpc.ClientConn // of the gateway, to loopback
 
 	heartbeat time.Duration // between messages of a stream; see heartbeatEvery
+	patience  time.Duration // with a client that takes nothing; see slowReader
 
 	draining chan struct{} // closed by Drain
 	drain    sync.Once
@@ -152,8 +157,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, store: cfg.Store, defaults: cfg.Defaults, ceilings: cfg.Ceilings, log: cfg.Log,
-		metrics: m, validator: validator, hub: newHub(), taps: newTaps(), health: health.NewServer(),
-		loopback: bufconn.Listen(loopbackBuffer), heartbeat: heartbeatEvery, draining: make(chan struct{}),
+		metrics: m, validator: validator, hub: newHub(), feeds: newFeeds(cfg.Store), gate: newGate(cfg.Shed, m.shed), taps: newTaps(), health: health.NewServer(),
+		loopback: bufconn.Listen(loopbackBuffer), heartbeat: heartbeatEvery, patience: slowReader, draining: make(chan struct{}),
 	}
 	s.grpc = s.newGRPC()
 	return s, s.openGateway()
@@ -237,7 +242,7 @@ func (s *Server) openGateway() error {
 	if err != nil {
 		return fmt.Errorf("open the gateway's connection: %w", err)
 	}
-	api, err := newAPI(context.Background(), s.conn)
+	api, err := s.newAPI(context.Background(), s.conn)
 	if err != nil {
 		return err
 	}
@@ -246,7 +251,10 @@ func (s *Server) openGateway() error {
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		},
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	return nil
 }
@@ -264,6 +272,8 @@ func (s *Server) Parts(grpcListener, httpListener net.Listener) []func(context.C
 		func(context.Context) error { return s.ServeHTTP(httpListener) },
 		func(context.Context) error { return s.ServeLoopback() },
 		s.Wake,
+		s.poll,
+		s.watchLoad,
 		s.announce,
 		s.hear,
 	}

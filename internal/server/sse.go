@@ -6,28 +6,34 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/loop"
 )
 
 const eventStream = "text/event-stream"
 
 // eventsHandler is StreamEvents over REST: as server-sent events for those who
 // accept them, else as JSON, one message to a line. The gateway's own streaming
-// cannot do it: it knows no problem documents.
+// cannot do it: it knows no problem documents. Nor does it go through the in-memory
+// connection, which would encode each event once more for each of thousands of readers;
+// but through the same checks.
 type eventsHandler struct {
+	server  *Server
 	gateway *runtime.ServeMux // its rules for headers hold here too
-	client  loopdv1.RunServiceClient
 	json    *runtime.JSONPb
 }
 
@@ -41,94 +47,158 @@ func acceptsEvents(r *http.Request) bool {
 
 // ServeHTTP follows a run until it has ended or the client is gone.
 func (h *eventsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	stream, first, err := h.open(ctx, r)
-	if err != nil {
+	out := &restSink{w: w, control: http.NewResponseController(w), json: h.json, events: acceptsEvents(r), patience: h.server.patience}
+	if timed, ok := w.(*timedWriter); ok { // a stream has deadlines of its own
+		out.w = timed.ResponseWriter
+	}
+	boundBuffer(r.Context())
+	err := h.follow(r, out)
+	switch {
+	case err == nil:
+	case !out.begun:
 		writeProblem(w, problemOf(status.Convert(err)))
-		return
-	}
-	format, contentType := h.line, "application/json"
-	if acceptsEvents(r) {
-		format, contentType = h.event, eventStream+"; charset=utf-8"
-	}
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("X-Accel-Buffering", "no") // nginx would collect the events
-	control := http.NewResponseController(w)
-	for msg := first; err == nil; msg, err = stream.Recv() {
-		if h.send(w, control, format(msg, nil)) != nil {
-			return // the client is gone
-		}
-	}
-	if !errors.Is(err, io.EOF) {
-		_ = h.send(w, control, format(nil, status.Convert(err)))
+	default:
+		_ = out.write(out.broken(status.Convert(err))) // if it fails the client is gone
+		_ = out.flush()
 	}
 }
 
-// open starts the stream and waits for its first message, so that a refusal can
-// still be told by the HTTP status.
-func (h *eventsHandler) open(ctx context.Context, r *http.Request) (loopdv1.RunService_StreamEventsClient, *loopdv1.StreamEventsResponse, error) {
-	ctx, err := runtime.AnnotateContext(ctx, h.gateway, r, loopdv1.RunService_StreamEvents_FullMethodName)
+// follow does what the gateway and the interceptors do for other calls.
+func (h *eventsHandler) follow(r *http.Request, out *restSink) (err error) {
+	ctx, err := runtime.AnnotateIncomingContext(r.Context(), h.gateway, r, loopdv1.RunService_StreamEvents_FullMethodName)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: h.server.loopback.Addr()})
 	req := &loopdv1.StreamEventsRequest{Parent: runName(r.PathValue("run"))}
 	inPath := utilities.NewDoubleArray([][]string{{"parent"}})
 	if err := (strictQuery{}).Parse(req, r.URL.Query(), inPath); err != nil {
-		return nil, nil, status.Error(codes.InvalidArgument, err.Error())
+		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	stream, err := h.client.StreamEvents(ctx, req)
-	if err != nil {
-		return nil, nil, err
-	}
-	first, err := stream.Recv()
-	return stream, first, err
-}
-
-func (h *eventsHandler) send(w io.Writer, control *http.ResponseController, frame []byte) error {
-	if _, err := w.Write(frame); err != nil {
+	c := h.server.begin(ctx, loopdv1.RunService_StreamEvents_FullMethodName)
+	defer func() { err = c.end(ctx, recover(), err) }()
+	if err := h.server.gate.admit(c.method); err != nil {
 		return err
 	}
-	return control.Flush()
+	if err := h.server.validate(req); err != nil {
+		return err
+	}
+	return h.server.follow(ctx, req, out)
 }
 
-// event is a message as a server-sent event, or what ended the stream. The journal's
-// seq is the id, so a browser that connects again asks for what follows by itself.
-// A server that shuts down ended the stream for no reason that concerns the client.
-func (h *eventsHandler) event(msg *loopdv1.StreamEventsResponse, broken *status.Status) []byte {
-	switch kind := msg.GetKind().(type) {
-	case *loopdv1.StreamEventsResponse_Event:
-		return fmt.Appendf(nil, "id: %d\nevent: %s\ndata: %s\n\n", kind.Event.GetSeq(), kind.Event.GetKind(), h.compact(kind.Event))
-	case *loopdv1.StreamEventsResponse_Delta: // without an id, so that Last-Event-ID stays an event's
-		return fmt.Appendf(nil, "event: delta\ndata: %s\n\n", h.compact(kind.Delta))
-	case *loopdv1.StreamEventsResponse_End:
-		return fmt.Appendf(nil, "event: end\ndata: %s\n\n", h.compact(kind.End))
+// streamBuffer is what the kernel may hold for a reader of events, in bytes. Its own
+// default grows to megabytes, and a slow reader would be noticed only when they are full.
+const streamBuffer = 64 << 10
+
+// connKey carries the connection of a request.
+type connKey struct{}
+
+// boundBuffer bounds the buffer of the connection that a request came by.
+func boundBuffer(ctx context.Context) {
+	if conn, ok := ctx.Value(connKey{}).(*net.TCPConn); ok {
+		_ = conn.SetWriteBuffer(streamBuffer) // a larger one works as well
 	}
+}
+
+// restSink is the answer to a REST request.
+type restSink struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	json    *runtime.JSONPb
+	events  bool // as server-sent events
+	begun   bool // the status is out
+
+	patience time.Duration
+}
+
+// flush is where slow readers are noticed.
+func (o *restSink) flush() error { return slowError(o.control.Flush()) }
+
+func (o *restSink) write(b []byte) error {
+	if !o.begun {
+		o.begun = true
+		contentType := "application/json"
+		if o.events {
+			contentType = eventStream + "; charset=utf-8"
+		}
+		o.w.Header().Set("Content-Type", contentType)
+		o.w.Header().Set("X-Accel-Buffering", "no") // nginx would collect the events
+	}
+	if err := o.control.SetWriteDeadline(time.Now().Add(o.patience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	_, err := o.w.Write(b)
+	return slowError(err)
+}
+
+func slowError(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errSlow
+	}
+	return err
+}
+
+// event has the journal's seq as its id, so a browser that connects again asks for what
+// follows by itself.
+func (o *restSink) event(e *entry) error {
+	if !o.events {
+		return o.write(e.line.get(func() []byte {
+			return o.line(&loopdv1.StreamEventsResponse{Kind: &loopdv1.StreamEventsResponse_Event{Event: e.event}})
+		}))
+	}
+	return o.write(e.frame.get(func() []byte {
+		return fmt.Appendf(nil, "id: %d\nevent: %s\ndata: %s\n\n", e.event.GetSeq(), e.event.GetKind(), o.compact(e.event))
+	}))
+}
+
+// delta is without an id, so that Last-Event-ID stays an event's.
+func (o *restSink) delta(d *loopdv1.Delta) error {
+	if !o.events {
+		return o.write(o.line(&loopdv1.StreamEventsResponse{Kind: &loopdv1.StreamEventsResponse_Delta{Delta: d}}))
+	}
+	return o.write(fmt.Appendf(nil, "event: delta\ndata: %s\n\n", o.compact(d)))
+}
+
+func (o *restSink) heartbeat() error {
+	if !o.events {
+		return o.write(o.line(&loopdv1.StreamEventsResponse{Kind: &loopdv1.StreamEventsResponse_Heartbeat{Heartbeat: &loopdv1.Heartbeat{}}}))
+	}
+	return o.write([]byte(": ping\n\n"))
+}
+
+func (o *restSink) end(state loop.RunState) error {
+	end := &loopdv1.End{State: runStateProto(state)}
+	if !o.events {
+		return o.write(o.line(&loopdv1.StreamEventsResponse{Kind: &loopdv1.StreamEventsResponse_End{End: end}}))
+	}
+	return o.write(fmt.Appendf(nil, "event: end\ndata: %s\n\n", o.compact(end)))
+}
+
+// broken is what ended the stream. A server that shuts down ended it for no reason that
+// concerns the client.
+func (o *restSink) broken(st *status.Status) []byte {
 	switch {
-	case broken == nil:
-		return []byte(": ping\n\n")
-	case broken.Code() == codes.Unavailable:
+	case !o.events:
+		return fmt.Appendf(nil, `{"error":%s}`+"\n", problemOf(st).encode())
+	case st.Code() == codes.Unavailable:
 		return []byte(": connect again\n\n")
 	}
-	return fmt.Appendf(nil, "event: error\ndata: %s\n\n", problemOf(broken).encode())
+	return fmt.Appendf(nil, "event: error\ndata: %s\n\n", problemOf(st).encode())
 }
 
-// line is a message as a line of JSON, or what ended the stream.
-func (h *eventsHandler) line(msg *loopdv1.StreamEventsResponse, broken *status.Status) []byte {
-	if broken != nil {
-		return fmt.Appendf(nil, `{"error":%s}`+"\n", problemOf(broken).encode())
-	}
-	return fmt.Appendf(nil, `{"result":%s}`+"\n", h.compact(msg))
+// line is a message as a line of JSON.
+func (o *restSink) line(msg *loopdv1.StreamEventsResponse) []byte {
+	return fmt.Appendf(nil, `{"result":%s}`+"\n", o.compact(msg))
 }
 
 // compact is a message as JSON without line breaks, which would end the data.
-func (h *eventsHandler) compact(msg proto.Message) []byte {
-	data, err := h.json.Marshal(msg)
+func (o *restSink) compact(msg proto.Message) []byte {
+	data, err := o.json.Marshal(msg)
 	var b bytes.Buffer
 	if err == nil {
 		err = json.Compact(&b, data)
 	}
-	if err != nil { // it came over the wire, so it encodes
+	if err != nil { // what loopd makes itself encodes
 		return problemOf(toStatus(err, "")).encode()
 	}
 	return b.Bytes()

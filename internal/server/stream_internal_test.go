@@ -29,7 +29,7 @@ func (r *recorder) Send(msg *loopdv1.StreamEventsResponse) error {
 func TestDeltasBelongToTheCallInFlight(t *testing.T) {
 	t.Parallel()
 	client := &recorder{}
-	f := &follower{journal: &journalReader{call: 2, writing: true}, stream: client}
+	f := &follower{call: 2, writing: true, out: &grpcSink{client, slowReader}}
 	send := func(call int, n int64) {
 		fragments := []loop.Delta{{Kind: loop.PartText, Text: fmt.Sprint(n)}}
 		if err := f.sendDelta(t.Context(), postgres.DeltaBatch{Call: call, N: n, Fragments: fragments}); err != nil {
@@ -41,9 +41,9 @@ func TestDeltasBelongToTheCallInFlight(t *testing.T) {
 	send(2, 2)
 	send(2, 4)
 	send(2, 5)
-	f.journal.writing = false
+	f.writing = false
 	send(2, 6)
-	f.journal.call, f.journal.writing = 3, true
+	f.call, f.writing = 3, true
 	send(2, 7)
 	send(3, 2)
 

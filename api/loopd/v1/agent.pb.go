@@ -217,6 +217,8 @@ type AgentSpec struct {
 	Checkpoints []*Checkpoint `protobuf:"bytes,12,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"`
 	// The model that sums up old iterations when the transcript must be made shorter, as "provider/model": a cheap one will do. Empty: the model in use.
 	SummarizerModel string `protobuf:"bytes,13,opt,name=summarizer_model,json=summarizerModel,proto3" json:"summarizer_model,omitempty"`
+	// How much the agent's runs matter among those that wait for a worker, unless they say so themselves. Unspecified: PRIORITY_NORMAL.
+	Priority Priority `protobuf:"varint,20,opt,name=priority,proto3,enum=loopd.v1.Priority" json:"priority,omitempty"`
 	// Labels that every run of this version gets; a run's own label of the same key goes before. Limits as in Agent.labels.
 	Labels        map[string]string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
@@ -335,6 +337,13 @@ func (x *AgentSpec) GetSummarizerModel() string {
 		return x.SummarizerModel
 	}
 	return ""
+}
+
+func (x *AgentSpec) GetPriority() Priority {
+	if x != nil {
+		return x.Priority
+	}
+	return Priority_PRIORITY_UNSPECIFIED
 }
 
 func (x *AgentSpec) GetLabels() map[string]string {
@@ -799,8 +808,7 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:3\xeaA0\n" +
-	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\xe3\n" +
-	"\n" +
+	"\x0floopd.dev/Agent\x12\x0eagents/{agent}*\x06agents2\x05agent\"\x9d\v\n" +
 	"\tAgentSpec\x12a\n" +
 	"\x05model\x18\x01 \x01(\tBK\xe2A\x01\x02\xbaHD\xc8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x05model\x12-\n" +
 	"\finstructions\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\xa0\x8d\x06R\finstructions\x12\x94\x01\n" +
@@ -816,7 +824,8 @@ const file_loopd_v1_agent_proto_rawDesc = "" +
 	"\x0eguard_verdicts\x18\v \x03(\v2&.loopd.v1.AgentSpec.GuardVerdictsEntryB\x15\xbaH\x12\x9a\x01\x0f\x10@\"\x04r\x02\x18@*\x05\x82\x01\x02\x10\x01R\rguardVerdicts\x12\xbf\x01\n" +
 	"\vcheckpoints\x18\f \x03(\v2\x14.loopd.v1.CheckpointB\x86\x01\xbaH\x82\x01\xba\x01z\n" +
 	"\x18checkpoints.names_unique\x12.two checkpoints have the same name: rename one\x1a.this.map(checkpoint, checkpoint.name).unique()\x92\x01\x02\x10\x10R\vcheckpoints\x12r\n" +
-	"\x10summarizer_model\x18\r \x01(\tBG\xbaHD\xd8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0fsummarizerModel\x12u\n" +
+	"\x10summarizer_model\x18\r \x01(\tBG\xbaHD\xd8\x01\x01r?2=^[a-z0-9][a-z0-9-]{0,31}/[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$R\x0fsummarizerModel\x128\n" +
+	"\bpriority\x18\x14 \x01(\x0e2\x12.loopd.v1.PriorityB\b\xbaH\x05\x82\x01\x02\x10\x01R\bpriority\x12u\n" +
 	"\x06labels\x18\a \x03(\v2\x1f.loopd.v1.AgentSpec.LabelsEntryB<\xbaH9\x9a\x016\x10 \"+r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$*\x05r\x03\x18\x80\x02R\x06labels\x1aX\n" +
 	"\x12GuardVerdictsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12,\n" +
@@ -900,8 +909,9 @@ var file_loopd_v1_agent_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 	(*Tool)(nil),                  // 14: loopd.v1.Tool
 	(*Limits)(nil),                // 15: loopd.v1.Limits
-	(*structpb.Struct)(nil),       // 16: google.protobuf.Struct
-	(GuardVerdict)(0),             // 17: loopd.v1.GuardVerdict
+	(Priority)(0),                 // 16: loopd.v1.Priority
+	(*structpb.Struct)(nil),       // 17: google.protobuf.Struct
+	(GuardVerdict)(0),             // 18: loopd.v1.GuardVerdict
 }
 var file_loopd_v1_agent_proto_depIdxs = []int32{
 	13, // 0: loopd.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
@@ -917,20 +927,21 @@ var file_loopd_v1_agent_proto_depIdxs = []int32{
 	0,  // 10: loopd.v1.AgentSpec.on_doubt:type_name -> loopd.v1.OnDoubt
 	11, // 11: loopd.v1.AgentSpec.guard_verdicts:type_name -> loopd.v1.AgentSpec.GuardVerdictsEntry
 	7,  // 12: loopd.v1.AgentSpec.checkpoints:type_name -> loopd.v1.Checkpoint
-	12, // 13: loopd.v1.AgentSpec.labels:type_name -> loopd.v1.AgentSpec.LabelsEntry
-	14, // 14: loopd.v1.ToolRef.spec:type_name -> loopd.v1.Tool
-	16, // 15: loopd.v1.OutputContract.json_schema:type_name -> google.protobuf.Struct
-	5,  // 16: loopd.v1.OutputContract.assertions:type_name -> loopd.v1.Assertion
-	14, // 17: loopd.v1.OutputContract.validator:type_name -> loopd.v1.Tool
-	6,  // 18: loopd.v1.OutputContract.judge:type_name -> loopd.v1.Judge
-	5,  // 19: loopd.v1.Checkpoint.assertions:type_name -> loopd.v1.Assertion
-	9,  // 20: loopd.v1.ModelSettings.reasoning:type_name -> loopd.v1.ReasoningSettings
-	17, // 21: loopd.v1.AgentSpec.GuardVerdictsEntry.value:type_name -> loopd.v1.GuardVerdict
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	16, // 13: loopd.v1.AgentSpec.priority:type_name -> loopd.v1.Priority
+	12, // 14: loopd.v1.AgentSpec.labels:type_name -> loopd.v1.AgentSpec.LabelsEntry
+	14, // 15: loopd.v1.ToolRef.spec:type_name -> loopd.v1.Tool
+	17, // 16: loopd.v1.OutputContract.json_schema:type_name -> google.protobuf.Struct
+	5,  // 17: loopd.v1.OutputContract.assertions:type_name -> loopd.v1.Assertion
+	14, // 18: loopd.v1.OutputContract.validator:type_name -> loopd.v1.Tool
+	6,  // 19: loopd.v1.OutputContract.judge:type_name -> loopd.v1.Judge
+	5,  // 20: loopd.v1.Checkpoint.assertions:type_name -> loopd.v1.Assertion
+	9,  // 21: loopd.v1.ModelSettings.reasoning:type_name -> loopd.v1.ReasoningSettings
+	18, // 22: loopd.v1.AgentSpec.GuardVerdictsEntry.value:type_name -> loopd.v1.GuardVerdict
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_agent_proto_init() }

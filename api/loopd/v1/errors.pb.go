@@ -123,6 +123,10 @@ const (
 	ErrorReason_ERROR_REASON_BUDGET_EXHAUSTED ErrorReason = 45
 	// NOT_FOUND: no guard tripped in that event of the run. Metadata: run, seq, trips (the seqs of its trips).
 	ErrorReason_ERROR_REASON_TRIP_NOT_FOUND ErrorReason = 46
+	// UNAVAILABLE: loopd has more to do than it can, and takes no such request now. Metadata: why ("queue_age": runs wait long for a worker; "pool_wait": requests wait long for the database). RetryInfo, over REST the header Retry-After, says when to repeat it.
+	ErrorReason_ERROR_REASON_OVERLOADED ErrorReason = 50
+	// RESOURCE_EXHAUSTED: as many of the tenant's runs wait for a worker as may. Metadata: limit. RetryInfo, over REST the header Retry-After, says when to repeat it.
+	ErrorReason_ERROR_REASON_TENANT_QUEUE_FULL ErrorReason = 51
 )
 
 // Enum value maps for ErrorReason.
@@ -175,6 +179,8 @@ var (
 		44: "ERROR_REASON_BUDGET_CHANGED",
 		45: "ERROR_REASON_BUDGET_EXHAUSTED",
 		46: "ERROR_REASON_TRIP_NOT_FOUND",
+		50: "ERROR_REASON_OVERLOADED",
+		51: "ERROR_REASON_TENANT_QUEUE_FULL",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":                0,
@@ -224,6 +230,8 @@ var (
 		"ERROR_REASON_BUDGET_CHANGED":             44,
 		"ERROR_REASON_BUDGET_EXHAUSTED":           45,
 		"ERROR_REASON_TRIP_NOT_FOUND":             46,
+		"ERROR_REASON_OVERLOADED":                 50,
+		"ERROR_REASON_TENANT_QUEUE_FULL":          51,
 	}
 )
 
@@ -258,7 +266,7 @@ var File_loopd_v1_errors_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xfe\f\n" +
+	"\x15loopd/v1/errors.proto\x12\bloopd.v1*\xbf\r\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_FIELD_INVALID\x10\x01\x12\x1d\n" +
@@ -307,7 +315,9 @@ const file_loopd_v1_errors_proto_rawDesc = "" +
 	"\x1cERROR_REASON_BUDGET_ARCHIVED\x10+\x12\x1f\n" +
 	"\x1bERROR_REASON_BUDGET_CHANGED\x10,\x12!\n" +
 	"\x1dERROR_REASON_BUDGET_EXHAUSTED\x10-\x12\x1f\n" +
-	"\x1bERROR_REASON_TRIP_NOT_FOUND\x10.B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
+	"\x1bERROR_REASON_TRIP_NOT_FOUND\x10.\x12\x1b\n" +
+	"\x17ERROR_REASON_OVERLOADED\x102\x12\"\n" +
+	"\x1eERROR_REASON_TENANT_QUEUE_FULL\x103B-Z+github.com/loopd/loopd/api/loopd/v1;loopdv1b\x06proto3"
 
 var (
 	file_loopd_v1_errors_proto_rawDescOnce sync.Once

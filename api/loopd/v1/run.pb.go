@@ -298,6 +298,65 @@ func (StopReason) EnumDescriptor() ([]byte, []int) {
 	return file_loopd_v1_run_proto_rawDescGZIP(), []int{1}
 }
 
+// Priority says which of a tenant's runs that wait for a worker goes first: each has a head
+// start of a minute over the one below it, so that no run waits for ever. Tenants take
+// turns, whatever the priorities of their runs.
+type Priority int32
+
+const (
+	// Of a request: that of the agent version, else PRIORITY_NORMAL.
+	Priority_PRIORITY_UNSPECIFIED Priority = 0
+	// Whenever there is room: batches, backfills.
+	Priority_PRIORITY_LOW Priority = 1
+	// The default.
+	Priority_PRIORITY_NORMAL Priority = 2
+	// Somebody is waiting for the answer.
+	Priority_PRIORITY_HIGH Priority = 3
+)
+
+// Enum value maps for Priority.
+var (
+	Priority_name = map[int32]string{
+		0: "PRIORITY_UNSPECIFIED",
+		1: "PRIORITY_LOW",
+		2: "PRIORITY_NORMAL",
+		3: "PRIORITY_HIGH",
+	}
+	Priority_value = map[string]int32{
+		"PRIORITY_UNSPECIFIED": 0,
+		"PRIORITY_LOW":         1,
+		"PRIORITY_NORMAL":      2,
+		"PRIORITY_HIGH":        3,
+	}
+)
+
+func (x Priority) Enum() *Priority {
+	p := new(Priority)
+	*p = x
+	return p
+}
+
+func (x Priority) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Priority) Descriptor() protoreflect.EnumDescriptor {
+	return file_loopd_v1_run_proto_enumTypes[2].Descriptor()
+}
+
+func (Priority) Type() protoreflect.EnumType {
+	return &file_loopd_v1_run_proto_enumTypes[2]
+}
+
+func (x Priority) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Priority.Descriptor instead.
+func (Priority) EnumDescriptor() ([]byte, []int) {
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{2}
+}
+
 // GuardVerdict is what a guard wants.
 type GuardVerdict int32
 
@@ -343,11 +402,11 @@ func (x GuardVerdict) String() string {
 }
 
 func (GuardVerdict) Descriptor() protoreflect.EnumDescriptor {
-	return file_loopd_v1_run_proto_enumTypes[2].Descriptor()
+	return file_loopd_v1_run_proto_enumTypes[3].Descriptor()
 }
 
 func (GuardVerdict) Type() protoreflect.EnumType {
-	return &file_loopd_v1_run_proto_enumTypes[2]
+	return &file_loopd_v1_run_proto_enumTypes[3]
 }
 
 func (x GuardVerdict) Number() protoreflect.EnumNumber {
@@ -356,7 +415,7 @@ func (x GuardVerdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GuardVerdict.Descriptor instead.
 func (GuardVerdict) EnumDescriptor() ([]byte, []int) {
-	return file_loopd_v1_run_proto_rawDescGZIP(), []int{2}
+	return file_loopd_v1_run_proto_rawDescGZIP(), []int{3}
 }
 
 // Kind is what has to be done.
@@ -408,11 +467,11 @@ func (x RequiredAction_Kind) String() string {
 }
 
 func (RequiredAction_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_loopd_v1_run_proto_enumTypes[3].Descriptor()
+	return file_loopd_v1_run_proto_enumTypes[4].Descriptor()
 }
 
 func (RequiredAction_Kind) Type() protoreflect.EnumType {
-	return &file_loopd_v1_run_proto_enumTypes[3]
+	return &file_loopd_v1_run_proto_enumTypes[4]
 }
 
 func (x RequiredAction_Kind) Number() protoreflect.EnumNumber {
@@ -493,7 +552,9 @@ type Run struct {
 	// True: answer failed the agent's output contract, or nobody could check it.
 	AnswerUnverified bool `protobuf:"varint,32,opt,name=answer_unverified,json=answerUnverified,proto3" json:"answer_unverified,omitempty"`
 	// Every verdict of a guard that changed the run, oldest first, with its proof. Not in lists of runs.
-	Trips         []*GuardTrip `protobuf:"bytes,33,rep,name=trips,proto3" json:"trips,omitempty"`
+	Trips []*GuardTrip `protobuf:"bytes,33,rep,name=trips,proto3" json:"trips,omitempty"`
+	// How much the run matters among those that wait for a worker.
+	Priority      Priority `protobuf:"varint,40,opt,name=priority,proto3,enum=loopd.v1.Priority" json:"priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -757,6 +818,13 @@ func (x *Run) GetTrips() []*GuardTrip {
 		return x.Trips
 	}
 	return nil
+}
+
+func (x *Run) GetPriority() Priority {
+	if x != nil {
+		return x.Priority
+	}
+	return Priority_PRIORITY_UNSPECIFIED
 }
 
 // SideEffect is one entry of the ledger of what a run did in the world.
@@ -1591,7 +1659,7 @@ var File_loopd_v1_run_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x12loopd/v1/run.proto\x12\bloopd.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/limits.proto\x1a\x13loopd/v1/tool.proto\x1a\x18loopd/v1/tool_call.proto\"\x97\f\n" +
+	"\x12loopd/v1/run.proto\x12\bloopd.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/limits.proto\x1a\x13loopd/v1/tool.proto\x1a\x18loopd/v1/tool_call.proto\"\xcd\f\n" +
 	"\x03Run\x12\x18\n" +
 	"\x04name\x18\x01 \x01(\tB\x04\xe2A\x01\bR\x04name\x12\x1a\n" +
 	"\x05agent\x18\x02 \x01(\tB\x04\xe2A\x01\x03R\x05agent\x12)\n" +
@@ -1635,7 +1703,8 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x04root\x18\x1e \x01(\tB\x04\xe2A\x01\x03R\x04root\x12\x1a\n" +
 	"\x05depth\x18\x1f \x01(\x05B\x04\xe2A\x01\x03R\x05depth\x121\n" +
 	"\x11answer_unverified\x18  \x01(\bB\x04\xe2A\x01\x03R\x10answerUnverified\x12/\n" +
-	"\x05trips\x18! \x03(\v2\x13.loopd.v1.GuardTripB\x04\xe2A\x01\x03R\x05trips\x1a9\n" +
+	"\x05trips\x18! \x03(\v2\x13.loopd.v1.GuardTripB\x04\xe2A\x01\x03R\x05trips\x124\n" +
+	"\bpriority\x18( \x01(\x0e2\x12.loopd.v1.PriorityB\x04\xe2A\x01\x03R\bpriority\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:)\xeaA&\n" +
@@ -1779,7 +1848,12 @@ const file_loopd_v1_run_proto_rawDesc = "" +
 	"\x15STOP_REASON_TEXT_LOOP\x10\"\x12 \n" +
 	"\x1cSTOP_REASON_COMPACTION_STUCK\x10#\x12!\n" +
 	"\x1dSTOP_REASON_CHECKPOINT_FAILED\x10$\x12\x1e\n" +
-	"\x1aSTOP_REASON_ACCOUNT_BUDGET\x10%*\x92\x01\n" +
+	"\x1aSTOP_REASON_ACCOUNT_BUDGET\x10%*^\n" +
+	"\bPriority\x12\x18\n" +
+	"\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fPRIORITY_LOW\x10\x01\x12\x13\n" +
+	"\x0fPRIORITY_NORMAL\x10\x02\x12\x11\n" +
+	"\rPRIORITY_HIGH\x10\x03*\x92\x01\n" +
 	"\fGuardVerdict\x12\x1d\n" +
 	"\x19GUARD_VERDICT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13GUARD_VERDICT_NUDGE\x10\x01\x12\x19\n" +
@@ -1799,59 +1873,61 @@ func file_loopd_v1_run_proto_rawDescGZIP() []byte {
 	return file_loopd_v1_run_proto_rawDescData
 }
 
-var file_loopd_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_loopd_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_loopd_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_loopd_v1_run_proto_goTypes = []any{
 	(RunState)(0),                 // 0: loopd.v1.RunState
 	(StopReason)(0),               // 1: loopd.v1.StopReason
-	(GuardVerdict)(0),             // 2: loopd.v1.GuardVerdict
-	(RequiredAction_Kind)(0),      // 3: loopd.v1.RequiredAction.Kind
-	(*Run)(nil),                   // 4: loopd.v1.Run
-	(*SideEffect)(nil),            // 5: loopd.v1.SideEffect
-	(*Usage)(nil),                 // 6: loopd.v1.Usage
-	(*Stop)(nil),                  // 7: loopd.v1.Stop
-	(*Evidence)(nil),              // 8: loopd.v1.Evidence
-	(*GuardTrip)(nil),             // 9: loopd.v1.GuardTrip
-	(*GuardGauge)(nil),            // 10: loopd.v1.GuardGauge
-	(*RequiredAction)(nil),        // 11: loopd.v1.RequiredAction
-	nil,                           // 12: loopd.v1.Run.LabelsEntry
-	(*Limits)(nil),                // 13: loopd.v1.Limits
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 15: google.protobuf.Struct
-	(Effect)(0),                   // 16: loopd.v1.Effect
-	(ToolCallState)(0),            // 17: loopd.v1.ToolCallState
+	(Priority)(0),                 // 2: loopd.v1.Priority
+	(GuardVerdict)(0),             // 3: loopd.v1.GuardVerdict
+	(RequiredAction_Kind)(0),      // 4: loopd.v1.RequiredAction.Kind
+	(*Run)(nil),                   // 5: loopd.v1.Run
+	(*SideEffect)(nil),            // 6: loopd.v1.SideEffect
+	(*Usage)(nil),                 // 7: loopd.v1.Usage
+	(*Stop)(nil),                  // 8: loopd.v1.Stop
+	(*Evidence)(nil),              // 9: loopd.v1.Evidence
+	(*GuardTrip)(nil),             // 10: loopd.v1.GuardTrip
+	(*GuardGauge)(nil),            // 11: loopd.v1.GuardGauge
+	(*RequiredAction)(nil),        // 12: loopd.v1.RequiredAction
+	nil,                           // 13: loopd.v1.Run.LabelsEntry
+	(*Limits)(nil),                // 14: loopd.v1.Limits
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),       // 16: google.protobuf.Struct
+	(Effect)(0),                   // 17: loopd.v1.Effect
+	(ToolCallState)(0),            // 18: loopd.v1.ToolCallState
 }
 var file_loopd_v1_run_proto_depIdxs = []int32{
 	0,  // 0: loopd.v1.Run.state:type_name -> loopd.v1.RunState
-	13, // 1: loopd.v1.Run.limits:type_name -> loopd.v1.Limits
-	12, // 2: loopd.v1.Run.labels:type_name -> loopd.v1.Run.LabelsEntry
-	14, // 3: loopd.v1.Run.create_time:type_name -> google.protobuf.Timestamp
-	14, // 4: loopd.v1.Run.start_time:type_name -> google.protobuf.Timestamp
-	14, // 5: loopd.v1.Run.end_time:type_name -> google.protobuf.Timestamp
-	14, // 6: loopd.v1.Run.wait_until:type_name -> google.protobuf.Timestamp
-	6,  // 7: loopd.v1.Run.usage:type_name -> loopd.v1.Usage
-	15, // 8: loopd.v1.Run.answer_json:type_name -> google.protobuf.Struct
-	7,  // 9: loopd.v1.Run.stop:type_name -> loopd.v1.Stop
-	11, // 10: loopd.v1.Run.required_actions:type_name -> loopd.v1.RequiredAction
-	5,  // 11: loopd.v1.Run.side_effects:type_name -> loopd.v1.SideEffect
-	9,  // 12: loopd.v1.Run.trips:type_name -> loopd.v1.GuardTrip
-	16, // 13: loopd.v1.SideEffect.effect:type_name -> loopd.v1.Effect
-	17, // 14: loopd.v1.SideEffect.state:type_name -> loopd.v1.ToolCallState
-	1,  // 15: loopd.v1.Stop.reason:type_name -> loopd.v1.StopReason
-	8,  // 16: loopd.v1.Stop.evidence:type_name -> loopd.v1.Evidence
-	14, // 17: loopd.v1.GuardTrip.time:type_name -> google.protobuf.Timestamp
-	2,  // 18: loopd.v1.GuardTrip.verdict:type_name -> loopd.v1.GuardVerdict
-	1,  // 19: loopd.v1.GuardTrip.reason:type_name -> loopd.v1.StopReason
-	8,  // 20: loopd.v1.GuardTrip.evidence:type_name -> loopd.v1.Evidence
-	10, // 21: loopd.v1.GuardTrip.gauges:type_name -> loopd.v1.GuardGauge
-	2,  // 22: loopd.v1.GuardTrip.default_verdict:type_name -> loopd.v1.GuardVerdict
-	3,  // 23: loopd.v1.RequiredAction.kind:type_name -> loopd.v1.RequiredAction.Kind
-	14, // 24: loopd.v1.RequiredAction.deadline:type_name -> google.protobuf.Timestamp
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	14, // 1: loopd.v1.Run.limits:type_name -> loopd.v1.Limits
+	13, // 2: loopd.v1.Run.labels:type_name -> loopd.v1.Run.LabelsEntry
+	15, // 3: loopd.v1.Run.create_time:type_name -> google.protobuf.Timestamp
+	15, // 4: loopd.v1.Run.start_time:type_name -> google.protobuf.Timestamp
+	15, // 5: loopd.v1.Run.end_time:type_name -> google.protobuf.Timestamp
+	15, // 6: loopd.v1.Run.wait_until:type_name -> google.protobuf.Timestamp
+	7,  // 7: loopd.v1.Run.usage:type_name -> loopd.v1.Usage
+	16, // 8: loopd.v1.Run.answer_json:type_name -> google.protobuf.Struct
+	8,  // 9: loopd.v1.Run.stop:type_name -> loopd.v1.Stop
+	12, // 10: loopd.v1.Run.required_actions:type_name -> loopd.v1.RequiredAction
+	6,  // 11: loopd.v1.Run.side_effects:type_name -> loopd.v1.SideEffect
+	10, // 12: loopd.v1.Run.trips:type_name -> loopd.v1.GuardTrip
+	2,  // 13: loopd.v1.Run.priority:type_name -> loopd.v1.Priority
+	17, // 14: loopd.v1.SideEffect.effect:type_name -> loopd.v1.Effect
+	18, // 15: loopd.v1.SideEffect.state:type_name -> loopd.v1.ToolCallState
+	1,  // 16: loopd.v1.Stop.reason:type_name -> loopd.v1.StopReason
+	9,  // 17: loopd.v1.Stop.evidence:type_name -> loopd.v1.Evidence
+	15, // 18: loopd.v1.GuardTrip.time:type_name -> google.protobuf.Timestamp
+	3,  // 19: loopd.v1.GuardTrip.verdict:type_name -> loopd.v1.GuardVerdict
+	1,  // 20: loopd.v1.GuardTrip.reason:type_name -> loopd.v1.StopReason
+	9,  // 21: loopd.v1.GuardTrip.evidence:type_name -> loopd.v1.Evidence
+	11, // 22: loopd.v1.GuardTrip.gauges:type_name -> loopd.v1.GuardGauge
+	3,  // 23: loopd.v1.GuardTrip.default_verdict:type_name -> loopd.v1.GuardVerdict
+	4,  // 24: loopd.v1.RequiredAction.kind:type_name -> loopd.v1.RequiredAction.Kind
+	15, // 25: loopd.v1.RequiredAction.deadline:type_name -> google.protobuf.Timestamp
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_run_proto_init() }
@@ -1867,7 +1943,7 @@ func file_loopd_v1_run_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loopd_v1_run_proto_rawDesc), len(file_loopd_v1_run_proto_rawDesc)),
-			NumEnums:      4,
+			NumEnums:      5,
 			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,

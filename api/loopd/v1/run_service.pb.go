@@ -155,7 +155,9 @@ type CreateRunRequest struct {
 	// Makes the request safe to repeat: for 24 hours the same id brings the same run again instead of a second one. Over REST also the header Idempotency-Key. At most 128 printable ASCII characters. Empty: not repeatable.
 	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Images and documents that go with the input. At most 16, with at most 8 MiB of data together. The model and each fallback model must be able to read them.
-	Attachments   []*Attachment `protobuf:"bytes,7,rep,name=attachments,proto3" json:"attachments,omitempty"`
+	Attachments []*Attachment `protobuf:"bytes,7,rep,name=attachments,proto3" json:"attachments,omitempty"`
+	// How much the run matters among the tenant's runs that wait for a worker. Unspecified: the agent version's, else PRIORITY_NORMAL.
+	Priority      Priority `protobuf:"varint,10,opt,name=priority,proto3,enum=loopd.v1.Priority" json:"priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -237,6 +239,13 @@ func (x *CreateRunRequest) GetAttachments() []*Attachment {
 		return x.Attachments
 	}
 	return nil
+}
+
+func (x *CreateRunRequest) GetPriority() Priority {
+	if x != nil {
+		return x.Priority
+	}
+	return Priority_PRIORITY_UNSPECIFIED
 }
 
 // Attachment is an image or a document that goes with the input.
@@ -2567,7 +2576,7 @@ var File_loopd_v1_run_service_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1aloopd/v1/run_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/errors.proto\x1a\x14loopd/v1/event.proto\x1a\x15loopd/v1/limits.proto\x1a\x16loopd/v1/message.proto\x1a\x12loopd/v1/run.proto\x1a\x18loopd/v1/tool_call.proto\"\xc1\x04\n" +
+	"\x1aloopd/v1/run_service.proto\x12\bloopd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15loopd/v1/errors.proto\x1a\x14loopd/v1/event.proto\x1a\x15loopd/v1/limits.proto\x1a\x16loopd/v1/message.proto\x1a\x12loopd/v1/run.proto\x1a\x18loopd/v1/tool_call.proto\"\xfb\x04\n" +
 	"\x10CreateRunRequest\x12`\n" +
 	"\x05agent\x18\x01 \x01(\tBJ\xe2A\x01\x02\xfaA\x11\n" +
 	"\x0floopd.dev/Agent\xbaH/\xc8\x01\x01r*2(^agents/[a-z]([a-z0-9-]{0,61}[a-z0-9])?$R\x05agent\x121\n" +
@@ -2577,7 +2586,9 @@ const file_loopd_v1_run_service_proto_rawDesc = "" +
 	"\x06labels\x18\x05 \x03(\v2&.loopd.v1.CreateRunRequest.LabelsEntryB<\xbaH9\x9a\x016\x10 \"+r)2'^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$*\x05r\x03\x18\x80\x02R\x06labels\x127\n" +
 	"\n" +
 	"request_id\x18\x06 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId\x12@\n" +
-	"\vattachments\x18\a \x03(\v2\x14.loopd.v1.AttachmentB\b\xbaH\x05\x92\x01\x02\x10\x10R\vattachments\x1a9\n" +
+	"\vattachments\x18\a \x03(\v2\x14.loopd.v1.AttachmentB\b\xbaH\x05\x92\x01\x02\x10\x10R\vattachments\x128\n" +
+	"\bpriority\x18\n" +
+	" \x01(\x0e2\x12.loopd.v1.PriorityB\b\xbaH\x05\x82\x01\x02\x10\x01R\bpriority\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x10\n" +
@@ -2855,89 +2866,91 @@ var file_loopd_v1_run_service_proto_goTypes = []any{
 	(*ExportedAttachment)(nil),        // 35: loopd.v1.ExportedAttachment
 	nil,                               // 36: loopd.v1.CreateRunRequest.LabelsEntry
 	(*Limits)(nil),                    // 37: loopd.v1.Limits
-	(RunState)(0),                     // 38: loopd.v1.RunState
-	(*Run)(nil),                       // 39: loopd.v1.Run
-	(*durationpb.Duration)(nil),       // 40: google.protobuf.Duration
-	(*Message)(nil),                   // 41: loopd.v1.Message
-	(ToolCallState)(0),                // 42: loopd.v1.ToolCallState
-	(*ToolCall)(nil),                  // 43: loopd.v1.ToolCall
-	(*Event)(nil),                     // 44: loopd.v1.Event
-	(ErrorReason)(0),                  // 45: loopd.v1.ErrorReason
-	(*timestamppb.Timestamp)(nil),     // 46: google.protobuf.Timestamp
-	(*Usage)(nil),                     // 47: loopd.v1.Usage
-	(*ToolCallResult)(nil),            // 48: loopd.v1.ToolCallResult
+	(Priority)(0),                     // 38: loopd.v1.Priority
+	(RunState)(0),                     // 39: loopd.v1.RunState
+	(*Run)(nil),                       // 40: loopd.v1.Run
+	(*durationpb.Duration)(nil),       // 41: google.protobuf.Duration
+	(*Message)(nil),                   // 42: loopd.v1.Message
+	(ToolCallState)(0),                // 43: loopd.v1.ToolCallState
+	(*ToolCall)(nil),                  // 44: loopd.v1.ToolCall
+	(*Event)(nil),                     // 45: loopd.v1.Event
+	(ErrorReason)(0),                  // 46: loopd.v1.ErrorReason
+	(*timestamppb.Timestamp)(nil),     // 47: google.protobuf.Timestamp
+	(*Usage)(nil),                     // 48: loopd.v1.Usage
+	(*ToolCallResult)(nil),            // 49: loopd.v1.ToolCallResult
 }
 var file_loopd_v1_run_service_proto_depIdxs = []int32{
 	37, // 0: loopd.v1.CreateRunRequest.limits:type_name -> loopd.v1.Limits
 	36, // 1: loopd.v1.CreateRunRequest.labels:type_name -> loopd.v1.CreateRunRequest.LabelsEntry
 	3,  // 2: loopd.v1.CreateRunRequest.attachments:type_name -> loopd.v1.Attachment
-	38, // 3: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
-	39, // 4: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
-	40, // 5: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	37, // 6: loopd.v1.ResumeRunRequest.limits:type_name -> loopd.v1.Limits
-	41, // 7: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
-	42, // 8: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
-	43, // 9: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
-	44, // 10: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
-	44, // 11: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
-	22, // 12: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
-	23, // 13: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
-	20, // 14: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
-	21, // 15: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
-	38, // 16: loopd.v1.End.state:type_name -> loopd.v1.RunState
-	25, // 17: loopd.v1.SubmitToolResultsRequest.results:type_name -> loopd.v1.ToolResultInput
-	39, // 18: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
-	27, // 19: loopd.v1.SubmitToolResultsResponse.results:type_name -> loopd.v1.ToolResultStatus
-	1,  // 20: loopd.v1.ToolResultStatus.status:type_name -> loopd.v1.ToolResultStatus.Status
-	45, // 21: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
-	0,  // 22: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
-	39, // 23: loopd.v1.ExportRunResponse.head:type_name -> loopd.v1.Run
-	44, // 24: loopd.v1.ExportRunResponse.event:type_name -> loopd.v1.Event
-	33, // 25: loopd.v1.ExportRunResponse.model_call:type_name -> loopd.v1.ModelCall
-	34, // 26: loopd.v1.ExportRunResponse.call_result:type_name -> loopd.v1.ExportedResult
-	35, // 27: loopd.v1.ExportRunResponse.attachment:type_name -> loopd.v1.ExportedAttachment
-	46, // 28: loopd.v1.ModelCall.start_time:type_name -> google.protobuf.Timestamp
-	46, // 29: loopd.v1.ModelCall.settle_time:type_name -> google.protobuf.Timestamp
-	47, // 30: loopd.v1.ModelCall.usage:type_name -> loopd.v1.Usage
-	2,  // 31: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
-	4,  // 32: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
-	5,  // 33: loopd.v1.RunService.ListRuns:input_type -> loopd.v1.ListRunsRequest
-	7,  // 34: loopd.v1.RunService.WaitRun:input_type -> loopd.v1.WaitRunRequest
-	8,  // 35: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
-	9,  // 36: loopd.v1.RunService.PauseRun:input_type -> loopd.v1.PauseRunRequest
-	10, // 37: loopd.v1.RunService.ResumeRun:input_type -> loopd.v1.ResumeRunRequest
-	11, // 38: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
-	13, // 39: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
-	15, // 40: loopd.v1.RunService.GetToolCallResult:input_type -> loopd.v1.GetToolCallResultRequest
-	16, // 41: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
-	18, // 42: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
-	31, // 43: loopd.v1.RunService.ExportRun:input_type -> loopd.v1.ExportRunRequest
-	24, // 44: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
-	28, // 45: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
-	29, // 46: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
-	30, // 47: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
-	39, // 48: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
-	39, // 49: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
-	6,  // 50: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
-	39, // 51: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
-	39, // 52: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
-	39, // 53: loopd.v1.RunService.PauseRun:output_type -> loopd.v1.Run
-	39, // 54: loopd.v1.RunService.ResumeRun:output_type -> loopd.v1.Run
-	12, // 55: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
-	14, // 56: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
-	48, // 57: loopd.v1.RunService.GetToolCallResult:output_type -> loopd.v1.ToolCallResult
-	17, // 58: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
-	19, // 59: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
-	32, // 60: loopd.v1.RunService.ExportRun:output_type -> loopd.v1.ExportRunResponse
-	26, // 61: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
-	43, // 62: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
-	43, // 63: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
-	43, // 64: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
-	48, // [48:65] is the sub-list for method output_type
-	31, // [31:48] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	38, // 3: loopd.v1.CreateRunRequest.priority:type_name -> loopd.v1.Priority
+	39, // 4: loopd.v1.ListRunsRequest.states:type_name -> loopd.v1.RunState
+	40, // 5: loopd.v1.ListRunsResponse.runs:type_name -> loopd.v1.Run
+	41, // 6: loopd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	37, // 7: loopd.v1.ResumeRunRequest.limits:type_name -> loopd.v1.Limits
+	42, // 8: loopd.v1.ListMessagesResponse.messages:type_name -> loopd.v1.Message
+	43, // 9: loopd.v1.ListToolCallsRequest.states:type_name -> loopd.v1.ToolCallState
+	44, // 10: loopd.v1.ListToolCallsResponse.tool_calls:type_name -> loopd.v1.ToolCall
+	45, // 11: loopd.v1.ListEventsResponse.events:type_name -> loopd.v1.Event
+	45, // 12: loopd.v1.StreamEventsResponse.event:type_name -> loopd.v1.Event
+	22, // 13: loopd.v1.StreamEventsResponse.heartbeat:type_name -> loopd.v1.Heartbeat
+	23, // 14: loopd.v1.StreamEventsResponse.end:type_name -> loopd.v1.End
+	20, // 15: loopd.v1.StreamEventsResponse.delta:type_name -> loopd.v1.Delta
+	21, // 16: loopd.v1.Delta.fragments:type_name -> loopd.v1.Fragment
+	39, // 17: loopd.v1.End.state:type_name -> loopd.v1.RunState
+	25, // 18: loopd.v1.SubmitToolResultsRequest.results:type_name -> loopd.v1.ToolResultInput
+	40, // 19: loopd.v1.SubmitToolResultsResponse.run:type_name -> loopd.v1.Run
+	27, // 20: loopd.v1.SubmitToolResultsResponse.results:type_name -> loopd.v1.ToolResultStatus
+	1,  // 21: loopd.v1.ToolResultStatus.status:type_name -> loopd.v1.ToolResultStatus.Status
+	46, // 22: loopd.v1.ToolResultStatus.reason:type_name -> loopd.v1.ErrorReason
+	0,  // 23: loopd.v1.ResolveToolCallRequest.resolution:type_name -> loopd.v1.Resolution
+	40, // 24: loopd.v1.ExportRunResponse.head:type_name -> loopd.v1.Run
+	45, // 25: loopd.v1.ExportRunResponse.event:type_name -> loopd.v1.Event
+	33, // 26: loopd.v1.ExportRunResponse.model_call:type_name -> loopd.v1.ModelCall
+	34, // 27: loopd.v1.ExportRunResponse.call_result:type_name -> loopd.v1.ExportedResult
+	35, // 28: loopd.v1.ExportRunResponse.attachment:type_name -> loopd.v1.ExportedAttachment
+	47, // 29: loopd.v1.ModelCall.start_time:type_name -> google.protobuf.Timestamp
+	47, // 30: loopd.v1.ModelCall.settle_time:type_name -> google.protobuf.Timestamp
+	48, // 31: loopd.v1.ModelCall.usage:type_name -> loopd.v1.Usage
+	2,  // 32: loopd.v1.RunService.CreateRun:input_type -> loopd.v1.CreateRunRequest
+	4,  // 33: loopd.v1.RunService.GetRun:input_type -> loopd.v1.GetRunRequest
+	5,  // 34: loopd.v1.RunService.ListRuns:input_type -> loopd.v1.ListRunsRequest
+	7,  // 35: loopd.v1.RunService.WaitRun:input_type -> loopd.v1.WaitRunRequest
+	8,  // 36: loopd.v1.RunService.CancelRun:input_type -> loopd.v1.CancelRunRequest
+	9,  // 37: loopd.v1.RunService.PauseRun:input_type -> loopd.v1.PauseRunRequest
+	10, // 38: loopd.v1.RunService.ResumeRun:input_type -> loopd.v1.ResumeRunRequest
+	11, // 39: loopd.v1.RunService.ListMessages:input_type -> loopd.v1.ListMessagesRequest
+	13, // 40: loopd.v1.RunService.ListToolCalls:input_type -> loopd.v1.ListToolCallsRequest
+	15, // 41: loopd.v1.RunService.GetToolCallResult:input_type -> loopd.v1.GetToolCallResultRequest
+	16, // 42: loopd.v1.RunService.ListEvents:input_type -> loopd.v1.ListEventsRequest
+	18, // 43: loopd.v1.RunService.StreamEvents:input_type -> loopd.v1.StreamEventsRequest
+	31, // 44: loopd.v1.RunService.ExportRun:input_type -> loopd.v1.ExportRunRequest
+	24, // 45: loopd.v1.RunService.SubmitToolResults:input_type -> loopd.v1.SubmitToolResultsRequest
+	28, // 46: loopd.v1.RunService.ApproveToolCall:input_type -> loopd.v1.ApproveToolCallRequest
+	29, // 47: loopd.v1.RunService.DenyToolCall:input_type -> loopd.v1.DenyToolCallRequest
+	30, // 48: loopd.v1.RunService.ResolveToolCall:input_type -> loopd.v1.ResolveToolCallRequest
+	40, // 49: loopd.v1.RunService.CreateRun:output_type -> loopd.v1.Run
+	40, // 50: loopd.v1.RunService.GetRun:output_type -> loopd.v1.Run
+	6,  // 51: loopd.v1.RunService.ListRuns:output_type -> loopd.v1.ListRunsResponse
+	40, // 52: loopd.v1.RunService.WaitRun:output_type -> loopd.v1.Run
+	40, // 53: loopd.v1.RunService.CancelRun:output_type -> loopd.v1.Run
+	40, // 54: loopd.v1.RunService.PauseRun:output_type -> loopd.v1.Run
+	40, // 55: loopd.v1.RunService.ResumeRun:output_type -> loopd.v1.Run
+	12, // 56: loopd.v1.RunService.ListMessages:output_type -> loopd.v1.ListMessagesResponse
+	14, // 57: loopd.v1.RunService.ListToolCalls:output_type -> loopd.v1.ListToolCallsResponse
+	49, // 58: loopd.v1.RunService.GetToolCallResult:output_type -> loopd.v1.ToolCallResult
+	17, // 59: loopd.v1.RunService.ListEvents:output_type -> loopd.v1.ListEventsResponse
+	19, // 60: loopd.v1.RunService.StreamEvents:output_type -> loopd.v1.StreamEventsResponse
+	32, // 61: loopd.v1.RunService.ExportRun:output_type -> loopd.v1.ExportRunResponse
+	26, // 62: loopd.v1.RunService.SubmitToolResults:output_type -> loopd.v1.SubmitToolResultsResponse
+	44, // 63: loopd.v1.RunService.ApproveToolCall:output_type -> loopd.v1.ToolCall
+	44, // 64: loopd.v1.RunService.DenyToolCall:output_type -> loopd.v1.ToolCall
+	44, // 65: loopd.v1.RunService.ResolveToolCall:output_type -> loopd.v1.ToolCall
+	49, // [49:66] is the sub-list for method output_type
+	32, // [32:49] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_loopd_v1_run_service_proto_init() }

@@ -110,7 +110,7 @@ func (c *conformer) create() loop.RunRef {
 
 func (c *conformer) claim(worker string, limit int) []loop.Lease {
 	c.Helper()
-	leases, err := c.store.Claim(c.ctx, worker, limit)
+	leases, err := c.store.Claim(c.ctx, worker, loop.Room{Free: limit})
 	c.no(err, "claim for "+worker)
 	return leases
 }

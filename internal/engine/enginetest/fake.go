@@ -316,8 +316,9 @@ func (f *Fake) free(worker string) {
 	f.wakeAll()
 }
 
-// Claim implements engine.Leases. A worker without a live row gets nothing.
-func (f *Fake) Claim(ctx context.Context, worker string, limit int) ([]loop.Lease, error) {
+// Claim implements engine.Leases. A worker without a live row gets nothing. All runs are
+// of one tenant, so nobody takes turns.
+func (f *Fake) Claim(ctx context.Context, worker string, room loop.Room) ([]loop.Lease, error) {
 	if err := f.lock(ctx); err != nil {
 		return nil, err
 	}
@@ -334,7 +335,7 @@ func (f *Fake) Claim(ctx context.Context, worker string, limit int) ([]loop.Leas
 	}
 	slices.SortStableFunc(claimable, func(a, b *fakeRun) int { return a.available.Compare(b.available) })
 	var leases []loop.Lease
-	for _, r := range claimable[:min(limit, len(claimable))] {
+	for _, r := range claimable[:min(room.Free, len(claimable))] {
 		r.owner = worker
 		r.epoch++
 		leases = append(leases, loop.Lease{Run: r.ref, Owner: worker, Epoch: r.epoch})

@@ -175,11 +175,11 @@ func (w *Worker) Renew(ctx context.Context, worker string, ttl time.Duration) er
 }
 
 // Claim implements engine.Leases.
-func (w *Worker) Claim(ctx context.Context, worker string, limit int) ([]loop.Lease, error) {
+func (w *Worker) Claim(ctx context.Context, worker string, room loop.Room) ([]loop.Lease, error) {
 	if w.Dead() {
 		return nil, errKilled
 	}
-	return w.store.Claim(ctx, worker, limit)
+	return w.store.Claim(ctx, worker, room)
 }
 
 // Signalled implements engine.Leases.

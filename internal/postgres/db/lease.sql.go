@@ -11,11 +11,44 @@ import (
 )
 
 const claimRuns = `-- name: ClaimRuns :many
-WITH claimable AS (
-    SELECT r.tenant_id, r.run_id FROM runs r
+WITH RECURSIVE oldest AS MATERIALIZED (
+    SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
     WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
       AND EXISTS (SELECT 1 FROM workers w WHERE w.worker_id = $1::text AND w.expires_at > clock_timestamp())
     ORDER BY r.available_at LIMIT $3::integer
+), more AS (
+    SELECT 1 FROM oldest HAVING count(*) >= $3::integer
+), tenants (tenant_id) AS (
+    SELECT (SELECT min(r.tenant_id) FROM runs r WHERE r.lease_owner IS NULL AND r.ended_at IS NULL) FROM more
+    UNION ALL
+    SELECT (SELECT min(r.tenant_id) FROM runs r WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.tenant_id > t.tenant_id)
+    FROM tenants t WHERE t.tenant_id IS NOT NULL
+), share AS (
+    SELECT 8 + (SELECT count(*) FROM oldest) / (count(*) + 1) AS most FROM tenants
+), candidates AS (
+    SELECT o.tenant_id, o.run_id, o.priority, o.available_at FROM oldest o WHERE NOT EXISTS (SELECT 1 FROM tenants)
+    UNION ALL
+    SELECT q.tenant_id, q.run_id, q.priority, q.available_at
+    FROM tenants t CROSS JOIN LATERAL (
+        SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
+        WHERE r.tenant_id = t.tenant_id AND claim_turn(r.available_at, r.priority) <= now() + interval '1 minute'
+          AND r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
+        ORDER BY claim_turn(r.available_at, r.priority) LIMIT (SELECT h.most FROM share h)
+    ) q
+), ranked AS (
+    SELECT w.tenant_id, w.run_id, w.since, coalesce(d.runs, 0)
+         + row_number() OVER (PARTITION BY w.tenant_id ORDER BY w.since, w.run_id) AS place
+    FROM (SELECT c.tenant_id, c.run_id, claim_turn(c.available_at, c.priority) AS since FROM candidates c) w
+    LEFT JOIN (SELECT unnest($4::text[]) AS tenant_id, unnest($5::integer[]) AS runs) d USING (tenant_id)
+), first AS (
+    SELECT k.tenant_id, k.run_id, k.place, k.since FROM ranked k
+    WHERE $6::integer = 0 OR k.place <= $6::integer
+    ORDER BY k.place, k.since LIMIT $3::integer
+), claimable AS (
+    -- What somebody else has taken meanwhile is skipped: there are more candidates than room.
+    SELECT r.tenant_id, r.run_id FROM first k JOIN runs r ON r.tenant_id = k.tenant_id AND r.run_id = k.run_id
+    WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
+    ORDER BY k.place, k.since LIMIT $7::integer
     FOR UPDATE OF r SKIP LOCKED
 )
 UPDATE runs r SET
@@ -29,9 +62,13 @@ RETURNING r.tenant_id, r.run_id, r.lease_epoch, clock_timestamp()::timestamptz A
 `
 
 type ClaimRunsParams struct {
-	WorkerID string
-	ClaimID  string
-	MaxRuns  int32
+	WorkerID      string
+	ClaimID       string
+	ClaimWindow   int32
+	DrivenTenants []string
+	DrivenRuns    []int32
+	PerTenant     int32
+	MaxRuns       int32
 }
 
 type ClaimRunsRow struct {
@@ -41,8 +78,23 @@ type ClaimRunsRow struct {
 	ClaimedAt  time.Time
 }
 
+// Tenants take turns: of each one's runs the first is next, before anybody's second;
+// what the worker drives already counts as taken. Within a tenant the longest wait goes
+// first, a priority being a head start of a minute, so that nobody starves.
+//
+// While few runs wait they are all looked at. When there are more than the window holds,
+// each tenant's next are found by a probe of an index, or the first tenant in line
+// would hide the others.
 func (q *Queries) ClaimRuns(ctx context.Context, arg ClaimRunsParams) ([]ClaimRunsRow, error) {
-	rows, err := q.db.Query(ctx, claimRuns, arg.WorkerID, arg.ClaimID, arg.MaxRuns)
+	rows, err := q.db.Query(ctx, claimRuns,
+		arg.WorkerID,
+		arg.ClaimID,
+		arg.ClaimWindow,
+		arg.DrivenTenants,
+		arg.DrivenRuns,
+		arg.PerTenant,
+		arg.MaxRuns,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -197,6 +249,40 @@ func (q *Queries) ListSignalledRuns(ctx context.Context, workerID string) ([]Lis
 		return nil, err
 	}
 	return items, nil
+}
+
+const queueAge = `-- name: QueueAge :one
+SELECT coalesce((SELECT extract(epoch FROM now() - r.available_at) FROM runs r
+    WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
+    ORDER BY r.available_at LIMIT 1), 0)::double precision AS seconds
+`
+
+// How long the run that waits longest has been waiting to be claimed, in seconds; 0: none waits.
+func (q *Queries) QueueAge(ctx context.Context) (float64, error) {
+	row := q.db.QueryRow(ctx, queueAge)
+	var seconds float64
+	err := row.Scan(&seconds)
+	return seconds, err
+}
+
+const queuedRuns = `-- name: QueuedRuns :one
+SELECT count(*)::integer AS runs FROM (
+    SELECT 1 FROM runs r
+    WHERE r.tenant_id = $1 AND r.lease_owner IS NULL AND r.ended_at IS NULL AND r.state = 'QUEUED' AND r.available_at <= now()
+    LIMIT $2::integer) q
+`
+
+type QueuedRunsParams struct {
+	TenantID string
+	Most     int32
+}
+
+// How many of a tenant's runs wait to be claimed, as far as they are counted.
+func (q *Queries) QueuedRuns(ctx context.Context, arg QueuedRunsParams) (int32, error) {
+	row := q.db.QueryRow(ctx, queuedRuns, arg.TenantID, arg.Most)
+	var runs int32
+	err := row.Scan(&runs)
+	return runs, err
 }
 
 const renewWorker = `-- name: RenewWorker :exec

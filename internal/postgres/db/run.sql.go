@@ -39,11 +39,107 @@ func (q *Queries) CountLiveRuns(ctx context.Context) ([]CountLiveRunsRow, error)
 	return items, nil
 }
 
+const createRuns = `-- name: CreateRuns :many
+WITH asked AS (
+    SELECT unnest($1::text[]) AS tenant_id, unnest($2::text[])::uuid AS run_id,
+           unnest($3::text[]) AS agent, unnest($4::bigint[]) AS agent_version,
+           unnest($5::text[]) AS input, unnest($6::text[]) AS limits, unnest($7::text[]) AS labels,
+           unnest($8::text[]) AS source, unnest($9::boolean[]) AS has_output_schema,
+           unnest($10::smallint[]) AS priority, unnest($11::text[]) AS body, unnest($12::bigint[]) AS limit_pico,
+           unnest($13::text[]) AS method, unnest($14::text[]) AS key, unnest($15::bytea[]) AS fingerprint
+), keyed AS (
+    -- In the order of the keys, so that two of these never wait for each other.
+    INSERT INTO idempotency (tenant_id, method, key, fingerprint, resource)
+    SELECT a.tenant_id, a.method, a.key, a.fingerprint, a.run_id::text FROM asked a WHERE a.key <> ''
+    ORDER BY a.tenant_id, a.method, a.key
+    ON CONFLICT (tenant_id, method, key) DO NOTHING
+    RETURNING tenant_id, resource
+), made AS (
+    INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
+        priority, next_seq, state, phase)
+    SELECT a.tenant_id, a.run_id, a.agent, a.agent_version, a.input::json, a.limits::json, a.labels::json, a.source,
+           a.has_output_schema, a.priority, 2, 'QUEUED', 'queue'
+    FROM asked a LEFT JOIN keyed k ON k.tenant_id = a.tenant_id AND k.resource = a.run_id::text
+    WHERE a.key = '' OR k.resource IS NOT NULL
+    ON CONFLICT (tenant_id, run_id) DO NOTHING
+    RETURNING tenant_id, run_id
+), begun AS (
+    INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
+    SELECT m.tenant_id, m.run_id, 1, 'created', now(), 0, a.body::json FROM made m JOIN asked a USING (tenant_id, run_id)
+), funded AS (
+    INSERT INTO accounts (tenant_id, account, limit_pico)
+    SELECT m.tenant_id, 'run:' || m.run_id::text, a.limit_pico FROM made m JOIN asked a USING (tenant_id, run_id)
+)
+SELECT m.tenant_id, m.run_id, (pg_notify('loopd_wake', '') IS NOT NULL)::boolean AS woke FROM made m
+`
+
+type CreateRunsParams struct {
+	Tenants       []string
+	Runs          []string
+	Agents        []string
+	AgentVersions []int64
+	Inputs        []string
+	Limits        []string
+	Labels        []string
+	Sources       []string
+	OutputSchemas []bool
+	Priorities    []int16
+	Bodies        []string
+	Money         []int64
+	Methods       []string
+	Keys          []string
+	Fingerprints  [][]byte
+}
+
+type CreateRunsRow struct {
+	TenantID string
+	RunID    string
+	Woke     bool
+}
+
+// Creates of many callers in one commit. A run whose key was used before, and one that is
+// there already, is left out of the result: its caller finds out alone what that means.
+func (q *Queries) CreateRuns(ctx context.Context, arg CreateRunsParams) ([]CreateRunsRow, error) {
+	rows, err := q.db.Query(ctx, createRuns,
+		arg.Tenants,
+		arg.Runs,
+		arg.Agents,
+		arg.AgentVersions,
+		arg.Inputs,
+		arg.Limits,
+		arg.Labels,
+		arg.Sources,
+		arg.OutputSchemas,
+		arg.Priorities,
+		arg.Bodies,
+		arg.Money,
+		arg.Methods,
+		arg.Keys,
+		arg.Fingerprints,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CreateRunsRow
+	for rows.Next() {
+		var i CreateRunsRow
+		if err := rows.Scan(&i.TenantID, &i.RunID, &i.Woke); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const getRun = `-- name: GetRun :one
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
     answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
-    parent_run_id, parent_call_id, root_run_id, depth
+    parent_run_id, parent_call_id, root_run_id, depth, priority
 FROM runs WHERE tenant_id = $1 AND run_id = $2
 `
 
@@ -87,6 +183,7 @@ type GetRunRow struct {
 	ParentCallID    *string
 	RootRunID       *string
 	Depth           int32
+	Priority        int16
 }
 
 func (q *Queries) GetRun(ctx context.Context, arg GetRunParams) (GetRunRow, error) {
@@ -127,6 +224,7 @@ func (q *Queries) GetRun(ctx context.Context, arg GetRunParams) (GetRunRow, erro
 		&i.ParentCallID,
 		&i.RootRunID,
 		&i.Depth,
+		&i.Priority,
 	)
 	return i, err
 }
@@ -171,9 +269,9 @@ func (q *Queries) InsertFirstEvent(ctx context.Context, arg InsertFirstEventPara
 
 const insertRun = `-- name: InsertRun :execrows
 INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
-    parent_run_id, parent_call_id, root_run_id, depth, next_seq, state, phase)
+    parent_run_id, parent_call_id, root_run_id, depth, priority, next_seq, state, phase)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
-    $10, $11, $12, $13, 2, 'QUEUED', 'queue')
+    $10, $11, $12, $13, $14, 2, 'QUEUED', 'queue')
 ON CONFLICT (tenant_id, run_id) DO NOTHING
 `
 
@@ -191,6 +289,7 @@ type InsertRunParams struct {
 	ParentCallID    *string
 	RootRunID       *string
 	Depth           int32
+	Priority        int16
 }
 
 // A repeated try finds the run that an earlier one committed unheard.
@@ -209,6 +308,7 @@ func (q *Queries) InsertRun(ctx context.Context, arg InsertRunParams) (int64, er
 		arg.ParentCallID,
 		arg.RootRunID,
 		arg.Depth,
+		arg.Priority,
 	)
 	if err != nil {
 		return 0, err
@@ -261,7 +361,7 @@ const listChildRuns = `-- name: ListChildRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
     answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
-    parent_run_id, parent_call_id, root_run_id, depth
+    parent_run_id, parent_call_id, root_run_id, depth, priority
 FROM runs
 WHERE tenant_id = $1 AND parent_run_id = $2::uuid
   AND (created_at, run_id) < ($3::timestamptz, $4::uuid)
@@ -316,6 +416,7 @@ type ListChildRunsRow struct {
 	ParentCallID    *string
 	RootRunID       *string
 	Depth           int32
+	Priority        int16
 }
 
 func (q *Queries) ListChildRuns(ctx context.Context, arg ListChildRunsParams) ([]ListChildRunsRow, error) {
@@ -370,6 +471,49 @@ func (q *Queries) ListChildRuns(ctx context.Context, arg ListChildRunsParams) ([
 			&i.ParentCallID,
 			&i.RootRunID,
 			&i.Depth,
+			&i.Priority,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listRunPlaces = `-- name: ListRunPlaces :many
+SELECT r.tenant_id, r.run_id, r.next_seq, r.state FROM runs r
+JOIN (SELECT unnest($1::text[]) AS tenant_id, unnest($2::text[])::uuid AS run_id) a USING (tenant_id, run_id)
+`
+
+type ListRunPlacesParams struct {
+	Tenants []string
+	Runs    []string
+}
+
+type ListRunPlacesRow struct {
+	TenantID string
+	RunID    string
+	NextSeq  int64
+	State    string
+}
+
+func (q *Queries) ListRunPlaces(ctx context.Context, arg ListRunPlacesParams) ([]ListRunPlacesRow, error) {
+	rows, err := q.db.Query(ctx, listRunPlaces, arg.Tenants, arg.Runs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListRunPlacesRow
+	for rows.Next() {
+		var i ListRunPlacesRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.RunID,
+			&i.NextSeq,
+			&i.State,
 		); err != nil {
 			return nil, err
 		}
@@ -385,7 +529,7 @@ const listRuns = `-- name: ListRuns :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
     answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
-    parent_run_id, parent_call_id, root_run_id, depth
+    parent_run_id, parent_call_id, root_run_id, depth, priority
 FROM runs
 WHERE tenant_id = $1
   AND (created_at, run_id) < ($2::timestamptz, $3::uuid)
@@ -439,6 +583,7 @@ type ListRunsRow struct {
 	ParentCallID    *string
 	RootRunID       *string
 	Depth           int32
+	Priority        int16
 }
 
 func (q *Queries) ListRuns(ctx context.Context, arg ListRunsParams) ([]ListRunsRow, error) {
@@ -492,6 +637,7 @@ func (q *Queries) ListRuns(ctx context.Context, arg ListRunsParams) ([]ListRunsR
 			&i.ParentCallID,
 			&i.RootRunID,
 			&i.Depth,
+			&i.Priority,
 		); err != nil {
 			return nil, err
 		}
@@ -507,15 +653,15 @@ const listRunsIn = `-- name: ListRunsIn :many
 SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq,
     state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, estimated_pico, held_pico,
     answer, partial, unverified, stop, required_actions, side_effects, started_at, wake_at, ended_at,
-    parent_run_id, parent_call_id, root_run_id, depth
+    parent_run_id, parent_call_id, root_run_id, depth, priority
 FROM (
-    (SELECT l.tenant_id, l.run_id, l.agent, l.agent_version, l.input, l.limits, l.labels, l.source, l.has_output_schema, l.created_at, l.next_seq, l.lease_owner, l.lease_epoch, l.claim_id, l.signals, l.available_at, l.state, l.phase, l.iterations, l.model_calls, l.tool_calls, l.attempts, l.usage, l.cost, l.cost_pico, l.estimated_pico, l.held_pico, l.answer, l.partial, l.stop, l.required_actions, l.started_at, l.wake_at, l.ended_at, l.parent_run_id, l.parent_call_id, l.root_run_id, l.depth, l.side_effects, l.unverified FROM runs l
+    (SELECT l.tenant_id, l.run_id, l.agent, l.agent_version, l.input, l.limits, l.labels, l.source, l.has_output_schema, l.created_at, l.next_seq, l.lease_owner, l.lease_epoch, l.claim_id, l.signals, l.available_at, l.state, l.phase, l.iterations, l.model_calls, l.tool_calls, l.attempts, l.usage, l.cost, l.cost_pico, l.estimated_pico, l.held_pico, l.answer, l.partial, l.stop, l.required_actions, l.started_at, l.wake_at, l.ended_at, l.parent_run_id, l.parent_call_id, l.root_run_id, l.depth, l.side_effects, l.unverified, l.priority FROM runs l
      WHERE l.tenant_id = $1 AND l.ended_at IS NULL AND l.state = ANY ($2::text[])
        AND (l.created_at, l.run_id) < ($3::timestamptz, $4::uuid)
      ORDER BY l.created_at DESC, l.run_id DESC LIMIT $5::integer)
     UNION ALL
-    SELECT e.tenant_id, e.run_id, e.agent, e.agent_version, e.input, e.limits, e.labels, e.source, e.has_output_schema, e.created_at, e.next_seq, e.lease_owner, e.lease_epoch, e.claim_id, e.signals, e.available_at, e.state, e.phase, e.iterations, e.model_calls, e.tool_calls, e.attempts, e.usage, e.cost, e.cost_pico, e.estimated_pico, e.held_pico, e.answer, e.partial, e.stop, e.required_actions, e.started_at, e.wake_at, e.ended_at, e.parent_run_id, e.parent_call_id, e.root_run_id, e.depth, e.side_effects, e.unverified FROM (SELECT unnest($2::text[]) AS word) s CROSS JOIN LATERAL (
-        SELECT r.tenant_id, r.run_id, r.agent, r.agent_version, r.input, r.limits, r.labels, r.source, r.has_output_schema, r.created_at, r.next_seq, r.lease_owner, r.lease_epoch, r.claim_id, r.signals, r.available_at, r.state, r.phase, r.iterations, r.model_calls, r.tool_calls, r.attempts, r.usage, r.cost, r.cost_pico, r.estimated_pico, r.held_pico, r.answer, r.partial, r.stop, r.required_actions, r.started_at, r.wake_at, r.ended_at, r.parent_run_id, r.parent_call_id, r.root_run_id, r.depth, r.side_effects, r.unverified FROM runs r
+    SELECT e.tenant_id, e.run_id, e.agent, e.agent_version, e.input, e.limits, e.labels, e.source, e.has_output_schema, e.created_at, e.next_seq, e.lease_owner, e.lease_epoch, e.claim_id, e.signals, e.available_at, e.state, e.phase, e.iterations, e.model_calls, e.tool_calls, e.attempts, e.usage, e.cost, e.cost_pico, e.estimated_pico, e.held_pico, e.answer, e.partial, e.stop, e.required_actions, e.started_at, e.wake_at, e.ended_at, e.parent_run_id, e.parent_call_id, e.root_run_id, e.depth, e.side_effects, e.unverified, e.priority FROM (SELECT unnest($2::text[]) AS word) s CROSS JOIN LATERAL (
+        SELECT r.tenant_id, r.run_id, r.agent, r.agent_version, r.input, r.limits, r.labels, r.source, r.has_output_schema, r.created_at, r.next_seq, r.lease_owner, r.lease_epoch, r.claim_id, r.signals, r.available_at, r.state, r.phase, r.iterations, r.model_calls, r.tool_calls, r.attempts, r.usage, r.cost, r.cost_pico, r.estimated_pico, r.held_pico, r.answer, r.partial, r.stop, r.required_actions, r.started_at, r.wake_at, r.ended_at, r.parent_run_id, r.parent_call_id, r.root_run_id, r.depth, r.side_effects, r.unverified, r.priority FROM runs r
         WHERE r.tenant_id = $1 AND r.ended_at IS NOT NULL AND r.state = s.word
           AND (r.created_at, r.run_id) < ($3::timestamptz, $4::uuid)
         ORDER BY r.created_at DESC, r.run_id DESC LIMIT $5::integer) e
@@ -567,6 +713,7 @@ type ListRunsInRow struct {
 	ParentCallID    *string
 	RootRunID       *string
 	Depth           int32
+	Priority        int16
 }
 
 // Only runs in some states: those that live have an index of their own, and those that
@@ -621,6 +768,7 @@ func (q *Queries) ListRunsIn(ctx context.Context, arg ListRunsInParams) ([]ListR
 			&i.ParentCallID,
 			&i.RootRunID,
 			&i.Depth,
+			&i.Priority,
 		); err != nil {
 			return nil, err
 		}

@@ -88,7 +88,7 @@ WITH calls AS NOT MATERIALIZED (
                         ELSE coalesce(label(r.labels, substr(g.word, 7)), '') END -- label:KEY
                  FROM unnest($3::text[]) AS g (word)) AS keys
     -- Row by row: a plan that reads all runs of the tenant gets no chance.
-    FROM spent s CROSS JOIN LATERAL (SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq, lease_owner, lease_epoch, claim_id, signals, available_at, state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, cost_pico, estimated_pico, held_pico, answer, partial, stop, required_actions, started_at, wake_at, ended_at, parent_run_id, parent_call_id, root_run_id, depth, side_effects, unverified FROM runs o WHERE o.tenant_id = $5::text AND o.run_id = s.run_id LIMIT 1) r
+    FROM spent s CROSS JOIN LATERAL (SELECT tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, created_at, next_seq, lease_owner, lease_epoch, claim_id, signals, available_at, state, phase, iterations, model_calls, tool_calls, attempts, usage, cost, cost_pico, estimated_pico, held_pico, answer, partial, stop, required_actions, started_at, wake_at, ended_at, parent_run_id, parent_call_id, root_run_id, depth, side_effects, unverified, priority FROM runs o WHERE o.tenant_id = $5::text AND o.run_id = s.run_id LIMIT 1) r
     WHERE ($9::text = '' OR r.agent = $9::text)
       AND (cardinality($10::text[]) = 0 OR r.state = ANY ($10::text[]))
       AND NOT EXISTS (

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/postgres"
+)
+
+// benchBed is a whole loopd on a fresh Postgres, with a model beside it that answers after
+// a time, and an agent that asks it once.
+type benchBed struct {
+	d     *daemon
+	peer  *benchPeer
+	runs  loopdv1.RunServiceClient
+	agent string
+	next  atomic.Int64
+}
+
+// onBenchBed starts one, and ends it when do returns. change gets its configuration.
+func onBenchBed(ctx context.Context, env Env, latency time.Duration, change func(*config), do func(ctx context.Context, b *benchBed) error) error {
+	o := benchOptions{concurrency: []int{1}, iterations: 1, latency: latency, binDir: env.Getenv("LOOPD_PG_BINDIR")}
+	stop, err := o.startPostgres(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if err := postgres.Migrate(ctx, o.databaseURL); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for the model: %w", err)
+	}
+	b := &benchBed{peer: newBenchPeer(o.iterations, o.latency)}
+	peers := &http.Server{Handler: b.peer, ReadHeaderTimeout: 5 * time.Second}
+	o.modelURL, o.toolURL = "http://"+lis.Addr().String()+"/v1", "http://"+lis.Addr().String()+"/tool"
+	c := o.config(env)
+	c.drainGrace = 100 * time.Millisecond
+	change(&c)
+	if b.d, err = newDaemon(ctx, c, env); err != nil {
+		return err
+	}
+	b.d.beside = func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() { _ = peers.Close() })
+		defer stop()
+		return closedIsFine(peers.Serve(lis))
+	}
+	return b.d.run(ctx, func(ctx context.Context) error {
+		conn, err := grpc.NewClient(b.d.grpcLis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+		if err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+		defer conn.Close() //nolint:errcheck // nothing left to say
+		agent, err := benchAgent(o)
+		if err != nil {
+			return err
+		}
+		if _, err := loopdv1.NewAgentServiceClient(conn).UpdateAgent(ctx, &loopdv1.UpdateAgentRequest{Agent: agent, AllowMissing: true}); err != nil {
+			return fmt.Errorf("register %s: %w", agent.GetName(), err)
+		}
+		b.runs, b.agent = loopdv1.NewRunServiceClient(conn), agent.GetName()
+		return do(ctx, b)
+	})
+}
+
+// create creates a run over the API; seen has the model note when it is called for it.
+func (b *benchBed) create(ctx context.Context, seen bool) (*loopdv1.Run, error) {
+	id := strconv.FormatInt(b.next.Add(1), 10)
+	if seen {
+		b.peer.expect(id)
+	}
+	return b.runs.CreateRun(ctx, &loopdv1.CreateRunRequest{Agent: b.agent, Input: "run=" + id + " find what the order needs", RequestId: "bench-" + id})
+}
+
+// durations are collected by many at once.
+type durations struct {
+	mu  sync.Mutex
+	all []time.Duration
+}
+
+func (d *durations) add(t time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all = append(d.all, t)
+}
+
+// take returns what was collected since it was last asked.
+func (d *durations) take() []time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := d.all
+	d.all = nil
+	return all
+}
