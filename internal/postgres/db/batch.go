@@ -211,6 +211,7 @@ WITH locked AS (
     WHERE r.tenant_id = o.tenant_id AND r.run_id = o.run_id
 )
 SELECT (pg_notify('loopd_events', f.run_id::text) IS NOT NULL)::boolean AS told,
+       (CASE WHEN $1::boolean THEN pg_notify('loopd_events', 'released ' || f.run_id) END IS NOT NULL)::boolean AS freed,
        (CASE WHEN $1::boolean OR cardinality($2::text[]) > 0 OR cardinality($3::text[]) > 0
              THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
 FROM fence f
@@ -322,8 +323,9 @@ type AppendEventsParams struct {
 }
 
 type AppendEventsRow struct {
-	Told bool
-	Woke bool
+	Told  bool
+	Freed bool
+	Woke  bool
 }
 
 // One append is one statement, so it is one transaction and one round trip. The
@@ -451,7 +453,7 @@ func (b *AppendEventsBatchResults) QueryRow(f func(int, AppendEventsRow, error))
 			continue
 		}
 		row := b.br.QueryRow()
-		err := row.Scan(&i.Told, &i.Woke)
+		err := row.Scan(&i.Told, &i.Freed, &i.Woke)
 		if f != nil {
 			f(t, i, err)
 		}
@@ -599,6 +601,7 @@ WITH batch AS MATERIALIZED (
     WHERE f.seen > 0 AND s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= f.seen
 )
 SELECT f.place::integer AS place, (pg_notify('loopd_events', f.run_id::text) IS NOT NULL)::boolean AS told,
+       (CASE WHEN f.release THEN pg_notify('loopd_events', 'released ' || f.run_id) END IS NOT NULL)::boolean AS freed,
        (CASE WHEN f.release THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
 FROM fence f
 `
@@ -695,6 +698,7 @@ type AppendGroupParams struct {
 type AppendGroupRow struct {
 	Place int32
 	Told  bool
+	Freed bool
 	Woke  bool
 }
 
@@ -812,7 +816,12 @@ func (b *AppendGroupBatchResults) Query(f func(int, []AppendGroupRow, error)) {
 			defer rows.Close()
 			for rows.Next() {
 				var i AppendGroupRow
-				if err := rows.Scan(&i.Place, &i.Told, &i.Woke); err != nil {
+				if err := rows.Scan(
+					&i.Place,
+					&i.Told,
+					&i.Freed,
+					&i.Woke,
+				); err != nil {
 					return err
 				}
 				items = append(items, i)

@@ -199,6 +199,7 @@ WITH locked AS (
     WHERE r.tenant_id = o.tenant_id AND r.run_id = o.run_id
 )
 SELECT (pg_notify('loopd_events', f.run_id::text) IS NOT NULL)::boolean AS told,
+       (CASE WHEN @release::boolean THEN pg_notify('loopd_events', 'released ' || f.run_id) END IS NOT NULL)::boolean AS freed,
        (CASE WHEN @release::boolean OR cardinality(@child_ids::text[]) > 0 OR cardinality(@outgoing_runs::text[]) > 0
              THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
 FROM fence f;
@@ -344,6 +345,7 @@ WITH batch AS MATERIALIZED (
     WHERE f.seen > 0 AND s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= f.seen
 )
 SELECT f.place::integer AS place, (pg_notify('loopd_events', f.run_id::text) IS NOT NULL)::boolean AS told,
+       (CASE WHEN f.release THEN pg_notify('loopd_events', 'released ' || f.run_id) END IS NOT NULL)::boolean AS freed,
        (CASE WHEN f.release THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
 FROM fence f;
 
