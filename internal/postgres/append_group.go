@@ -176,11 +176,11 @@ func addRunEvents(g *db.AppendGroupParams, p *db.AppendEventsParams) {
 }
 
 func addRunCalls(g *db.AppendGroupParams, p *db.AppendEventsParams) {
-	for i := range p.CallIds {
+	for range p.CallIds {
 		g.CallTenants = append(g.CallTenants, p.TenantID)
 		g.CallRuns = append(g.CallRuns, p.RunID)
-		g.CallPlaces = append(g.CallPlaces, int32(i+1)) //nolint:gosec // few calls are in an answer
 	}
+	g.CallOrdinals = append(g.CallOrdinals, p.CallOrdinals...)
 	g.CallIds = append(g.CallIds, p.CallIds...)
 	g.CallTools = append(g.CallTools, p.CallTools...)
 	g.Calls = append(g.Calls, p.Calls...)

@@ -72,10 +72,7 @@ WITH locked AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
         effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
         until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
-    SELECT f.tenant_id, f.run_id, c.call_id,
-           c.place + (SELECT coalesce(max(o.ordinal), 0) FROM tool_calls o
-                      WHERE o.tenant_id = f.tenant_id AND o.run_id = f.run_id),
-           c.tool, c.call::json, c.iteration, c.args_sha256,
+    SELECT f.tenant_id, f.run_id, c.call_id, c.ordinal, c.tool, c.call::json, c.iteration, c.args_sha256,
            c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
            -- Go's zero time is "not yet".
            nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
@@ -83,19 +80,19 @@ WITH locked AS (
            nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
            c.decided_by, c.decision::json, c.edited::json
     FROM fence f, (
-        SELECT generate_subscripts($38::text[], 1) AS place, unnest($38::text[]) AS call_id,
-               unnest($39::text[]) AS tool, unnest($40::text[]) AS call,
-               unnest($41::integer[]) AS iteration, unnest($42::text[]) AS args_sha256,
-               unnest($43::text[]) AS effect, unnest($44::text[]) AS state,
-               unnest($45::text[]) AS outcome, unnest($46::integer[]) AS attempt,
-               unnest($47::text[]) AS idem_key, unnest($48::text[]) AS result,
-               unnest($49::boolean[]) AS cut, unnest($50::bigint[]) AS bytes,
-               unnest($51::timestamptz[]) AS started_at, unnest($52::timestamptz[]) AS finished_at,
-               unnest($53::timestamptz[]) AS until_at, unnest($54::text[]) AS child_id,
-               unnest($55::text[]) AS owed, unnest($56::text[]) AS asked,
-               unnest($57::timestamptz[]) AS asked_at, unnest($58::timestamptz[]) AS decided_at,
-               unnest($59::text[]) AS decided_by, unnest($60::text[]) AS decision,
-               unnest($61::text[]) AS edited
+        SELECT unnest($38::text[]) AS call_id, unnest($39::integer[]) AS ordinal,
+               unnest($40::text[]) AS tool, unnest($41::text[]) AS call,
+               unnest($42::integer[]) AS iteration, unnest($43::text[]) AS args_sha256,
+               unnest($44::text[]) AS effect, unnest($45::text[]) AS state,
+               unnest($46::text[]) AS outcome, unnest($47::integer[]) AS attempt,
+               unnest($48::text[]) AS idem_key, unnest($49::text[]) AS result,
+               unnest($50::boolean[]) AS cut, unnest($51::bigint[]) AS bytes,
+               unnest($52::timestamptz[]) AS started_at, unnest($53::timestamptz[]) AS finished_at,
+               unnest($54::timestamptz[]) AS until_at, unnest($55::text[]) AS child_id,
+               unnest($56::text[]) AS owed, unnest($57::text[]) AS asked,
+               unnest($58::timestamptz[]) AS asked_at, unnest($59::timestamptz[]) AS decided_at,
+               unnest($60::text[]) AS decided_by, unnest($61::text[]) AS decision,
+               unnest($62::text[]) AS edited
     ) c
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
         tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
@@ -111,9 +108,9 @@ WITH locked AS (
     INSERT INTO holds (tenant_id, run_id, call, amount_pico, model, purpose, price_version)
     SELECT f.tenant_id, f.run_id, h.call, h.amount, h.model, h.purpose, h.price_version
     FROM fence f, (
-        SELECT unnest($62::integer[]) AS call, unnest($63::bigint[]) AS amount,
-               unnest($64::text[]) AS model, unnest($65::text[]) AS purpose,
-               unnest($66::text[]) AS price_version
+        SELECT unnest($63::integer[]) AS call, unnest($64::bigint[]) AS amount,
+               unnest($65::text[]) AS model, unnest($66::text[]) AS purpose,
+               unnest($67::text[]) AS price_version
     ) h
     RETURNING call, amount_pico
 ), settled AS (
@@ -122,26 +119,26 @@ WITH locked AS (
         cache_write_1h = s.cache_write_1h, output = s.output, reasoning = s.reasoning,
         estimated = s.estimated, saved_pico = s.saved, iteration = nullif(s.iteration, 0), tools = nullif(s.tools, '')::text[]
     FROM fence f, (
-        SELECT unnest($67::integer[]) AS call, unnest($68::bigint[]) AS cost,
-               unnest($69::bigint[]) AS input_uncached, unnest($70::bigint[]) AS cache_read,
-               unnest($71::bigint[]) AS cache_write_5m, unnest($72::bigint[]) AS cache_write_1h,
-               unnest($73::bigint[]) AS output, unnest($74::bigint[]) AS reasoning,
-               unnest($75::boolean[]) AS estimated, unnest($76::bigint[]) AS saved,
-               unnest($77::integer[]) AS iteration, unnest($78::text[]) AS tools
+        SELECT unnest($68::integer[]) AS call, unnest($69::bigint[]) AS cost,
+               unnest($70::bigint[]) AS input_uncached, unnest($71::bigint[]) AS cache_read,
+               unnest($72::bigint[]) AS cache_write_5m, unnest($73::bigint[]) AS cache_write_1h,
+               unnest($74::bigint[]) AS output, unnest($75::bigint[]) AS reasoning,
+               unnest($76::boolean[]) AS estimated, unnest($77::bigint[]) AS saved,
+               unnest($78::integer[]) AS iteration, unnest($79::text[]) AS tools
     ) s
     WHERE h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = s.call AND h.state = 'open'
     RETURNING h.call, h.amount_pico, h.settled_pico
 ), balance AS (
     UPDATE accounts a SET
-        limit_pico = coalesce($79::bigint, a.limit_pico),
+        limit_pico = coalesce($80::bigint, a.limit_pico),
         committed_pico = a.committed_pico + coalesce((SELECT sum(settled_pico) FROM settled), 0)::bigint,
         held_pico = a.held_pico + coalesce((SELECT sum(amount_pico) FROM opened), 0)::bigint
                                 - coalesce((SELECT sum(amount_pico) FROM settled), 0)::bigint
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
       -- An empty list arrives as null.
-      AND (cardinality($62::integer[]) > 0 OR cardinality($67::integer[]) > 0
-           OR $79::bigint IS NOT NULL)
+      AND (cardinality($63::integer[]) > 0 OR cardinality($68::integer[]) > 0
+           OR $80::bigint IS NOT NULL)
 ), portions AS (
     -- The same in what the run has drawn from budgets. A hold is taken from the chunks
     -- that are open, and settled in them, whatever has become of them meanwhile.
@@ -155,7 +152,7 @@ WITH locked AS (
                      ELSE c.state END
     FROM fence f LEFT JOIN opened o ON true LEFT JOIN settled s ON true
     WHERE c.tenant_id = f.tenant_id AND c.run_id = f.run_id
-      AND (cardinality($62::integer[]) > 0 OR cardinality($67::integer[]) > 0 OR $1::boolean)
+      AND (cardinality($63::integer[]) > 0 OR cardinality($68::integer[]) > 0 OR $1::boolean)
       AND (c.state = 'open' AND o.call IS NOT NULL OR c.call = s.call OR $1::boolean AND c.state IN ('open', 'short'))
 ), taken AS (
     DELETE FROM run_signals s USING fence f
@@ -164,7 +161,7 @@ WITH locked AS (
     INSERT INTO results (tenant_id, run_id, call_id, attempt, text)
     SELECT f.tenant_id, f.run_id, k.call_id, k.attempt, k.text::json
     FROM fence f, (
-        SELECT unnest($80::text[]) AS call_id, unnest($81::integer[]) AS attempt, unnest($82::text[]) AS text
+        SELECT unnest($81::text[]) AS call_id, unnest($82::integer[]) AS attempt, unnest($83::text[]) AS text
     ) k
 ), children AS (
     INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
@@ -172,21 +169,21 @@ WITH locked AS (
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
            c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
     FROM fence f, (
-        SELECT unnest($2::text[]) AS run_id, unnest($83::text[]) AS agent,
-               unnest($84::bigint[]) AS agent_version, unnest($85::text[]) AS input,
-               unnest($86::text[]) AS limits, unnest($87::text[]) AS labels,
-               unnest($88::text[]) AS source, unnest($89::boolean[]) AS has_output_schema,
-               unnest($90::text[]) AS call_id, unnest($91::text[]) AS root_id,
-               unnest($92::integer[]) AS depth
+        SELECT unnest($2::text[]) AS run_id, unnest($84::text[]) AS agent,
+               unnest($85::bigint[]) AS agent_version, unnest($86::text[]) AS input,
+               unnest($87::text[]) AS limits, unnest($88::text[]) AS labels,
+               unnest($89::text[]) AS source, unnest($90::boolean[]) AS has_output_schema,
+               unnest($91::text[]) AS call_id, unnest($92::text[]) AS root_id,
+               unnest($93::integer[]) AS depth
     ) c
 ), child_events AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($93::text[]) AS body) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($94::text[]) AS body) c
 ), child_accounts AS (
     INSERT INTO accounts (tenant_id, account, limit_pico)
     SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($94::bigint[]) AS limit_pico) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($95::bigint[]) AS limit_pico) c
 ), hearers AS (
     -- What a run that has ended is told is of no use to anybody.
     SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
@@ -198,7 +195,7 @@ WITH locked AS (
     SELECT h.tenant_id, h.run_id, o.kind, o.body::json
     FROM hearers h JOIN (
         SELECT generate_subscripts($3::text[], 1) AS place, unnest($3::text[])::uuid AS run_id,
-               unnest($95::text[]) AS kind, unnest($96::text[]) AS body
+               unnest($96::text[]) AS kind, unnest($97::text[]) AS body
     ) o USING (run_id)
     WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
     ORDER BY o.place
@@ -262,6 +259,7 @@ type AppendEventsParams struct {
 	Ats                []time.Time
 	Bodies             []string
 	CallIds            []string
+	CallOrdinals       []int32
 	CallTools          []string
 	Calls              []string
 	CallIterations     []int32
@@ -377,6 +375,7 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.Ats,
 			a.Bodies,
 			a.CallIds,
+			a.CallOrdinals,
 			a.CallTools,
 			a.Calls,
 			a.CallIterations,
@@ -529,9 +528,7 @@ WITH batch AS MATERIALIZED (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
         effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
         until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
-    SELECT c.tenant_id, c.run_id, c.call_id,
-           c.place + (SELECT coalesce(max(o.ordinal), 0) FROM tool_calls o WHERE o.tenant_id = c.tenant_id AND o.run_id = c.run_id),
-           c.tool, c.call::json, c.iteration, c.args_sha256,
+    SELECT c.tenant_id, c.run_id, c.call_id, c.ordinal, c.tool, c.call::json, c.iteration, c.args_sha256,
            c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
            nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
            nullif(c.until_at, '0001-01-01 00:00:00+00'), nullif(c.child_id, '')::uuid, c.owed, c.asked::json,
@@ -539,7 +536,7 @@ WITH batch AS MATERIALIZED (
            c.decided_by, c.decision::json, c.edited::json
     FROM (
         SELECT unnest($54::text[]) AS tenant_id, unnest($55::text[])::uuid AS run_id,
-               unnest($56::integer[]) AS place, unnest($57::text[]) AS call_id,
+               unnest($56::text[]) AS call_id, unnest($57::integer[]) AS ordinal,
                unnest($58::text[]) AS tool, unnest($59::text[]) AS call,
                unnest($60::integer[]) AS iteration, unnest($61::text[]) AS args_sha256,
                unnest($62::text[]) AS effect, unnest($63::text[]) AS state,
@@ -668,8 +665,8 @@ type AppendGroupParams struct {
 	EventBodies       []string
 	CallTenants       []string
 	CallRuns          []string
-	CallPlaces        []int32
 	CallIds           []string
+	CallOrdinals      []int32
 	CallTools         []string
 	Calls             []string
 	CallIterations    []int32
@@ -766,8 +763,8 @@ func (q *Queries) AppendGroup(ctx context.Context, arg []AppendGroupParams) *App
 			a.EventBodies,
 			a.CallTenants,
 			a.CallRuns,
-			a.CallPlaces,
 			a.CallIds,
+			a.CallOrdinals,
 			a.CallTools,
 			a.Calls,
 			a.CallIterations,

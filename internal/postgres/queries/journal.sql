@@ -60,10 +60,7 @@ WITH locked AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
         effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
         until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
-    SELECT f.tenant_id, f.run_id, c.call_id,
-           c.place + (SELECT coalesce(max(o.ordinal), 0) FROM tool_calls o
-                      WHERE o.tenant_id = f.tenant_id AND o.run_id = f.run_id),
-           c.tool, c.call::json, c.iteration, c.args_sha256,
+    SELECT f.tenant_id, f.run_id, c.call_id, c.ordinal, c.tool, c.call::json, c.iteration, c.args_sha256,
            c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
            -- Go's zero time is "not yet".
            nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
@@ -71,7 +68,7 @@ WITH locked AS (
            nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
            c.decided_by, c.decision::json, c.edited::json
     FROM fence f, (
-        SELECT generate_subscripts(@call_ids::text[], 1) AS place, unnest(@call_ids::text[]) AS call_id,
+        SELECT unnest(@call_ids::text[]) AS call_id, unnest(@call_ordinals::integer[]) AS ordinal,
                unnest(@call_tools::text[]) AS tool, unnest(@calls::text[]) AS call,
                unnest(@call_iterations::integer[]) AS iteration, unnest(@call_hashes::text[]) AS args_sha256,
                unnest(@call_effects::text[]) AS effect, unnest(@call_states::text[]) AS state,
@@ -273,9 +270,7 @@ WITH batch AS MATERIALIZED (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
         effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
         until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
-    SELECT c.tenant_id, c.run_id, c.call_id,
-           c.place + (SELECT coalesce(max(o.ordinal), 0) FROM tool_calls o WHERE o.tenant_id = c.tenant_id AND o.run_id = c.run_id),
-           c.tool, c.call::json, c.iteration, c.args_sha256,
+    SELECT c.tenant_id, c.run_id, c.call_id, c.ordinal, c.tool, c.call::json, c.iteration, c.args_sha256,
            c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
            nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
            nullif(c.until_at, '0001-01-01 00:00:00+00'), nullif(c.child_id, '')::uuid, c.owed, c.asked::json,
@@ -283,7 +278,7 @@ WITH batch AS MATERIALIZED (
            c.decided_by, c.decision::json, c.edited::json
     FROM (
         SELECT unnest(@call_tenants::text[]) AS tenant_id, unnest(@call_runs::text[])::uuid AS run_id,
-               unnest(@call_places::integer[]) AS place, unnest(@call_ids::text[]) AS call_id,
+               unnest(@call_ids::text[]) AS call_id, unnest(@call_ordinals::integer[]) AS ordinal,
                unnest(@call_tools::text[]) AS tool, unnest(@calls::text[]) AS call,
                unnest(@call_iterations::integer[]) AS iteration, unnest(@call_hashes::text[]) AS args_sha256,
                unnest(@call_effects::text[]) AS effect, unnest(@call_states::text[]) AS state,
