@@ -82,7 +82,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		return nil, err
 	}
 	d.flush = flush
-	if d.store, err = postgres.Open(ctx, postgres.Config{URL: c.databaseURL, DirectURL: c.directURL, Log: d.log, Registerer: d.registry}); err != nil {
+	if d.store, err = postgres.Open(ctx, postgres.Config{URL: c.databaseURL, DirectURL: c.directURL, MaxGroup: c.maxGroup, Log: d.log, Registerer: d.registry}); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	opened, err := openProviders(c)
@@ -105,7 +105,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		Store: d.store, Prices: book.Price, ValidateTool: validateTool, ValidateSchema: tool.ValidateSchema,
 		ValidateArguments: tools.Problem, ValidateRule: rule.Compile, ValidateAssertion: rule.CompileAssertion, Builtin: tool.Builtin,
 		ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools(d.mcp), CallTool: box.callOnce,
-		Models:        book.Models,
+		Models: book.Models, Ceilings: c.ceilings,
 		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
 		Log:           d.log, Registerer: d.registry,
 	})
