@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/loopd/loopd/internal/devpg"
+	"github.com/loopd/loopd/internal/loop"
 	"github.com/loopd/loopd/internal/postgres"
 )
 
@@ -24,7 +25,9 @@ type benchOptions struct {
 	concurrency []int
 	repeat      int
 	runs        int
-	iterations  int
+	iterations  []int
+	groups      []int
+	floor       string
 	duration    time.Duration
 	latency     time.Duration
 	modelURL    string
@@ -57,7 +60,9 @@ func benchCommand(env Env) *cobra.Command {
 	f.IntSliceVar(&o.concurrency, "concurrency", []int{1, 16, 64, 256}, "runs at once, one row of the table each")
 	f.IntVar(&o.repeat, "repeat", 3, "measure each row so often, in turns, and take medians")
 	f.IntVar(&o.runs, "runs", 0, "end a measurement after so many runs; 0: only --duration ends it")
-	f.IntVar(&o.iterations, "iterations", 10, "model calls of a run")
+	f.IntSliceVar(&o.iterations, "iterations", []int{10}, "model calls of a run; several numbers measure all rows with each")
+	f.IntSliceVar(&o.groups, "group", []int{0}, "appends of runs that may share a commit, 0: as loopd serve has it; \"0,1\" shows what sharing is good for")
+	f.StringVar(&o.floor, "floor", "", "a program to measure beside loopd, see PERFORMANCE.md: a hand-written loop that is called with\n-mode grouprun -conc N -runs N -max TIME -db URL -pgset NAME=VALUE -reset, and has model and tool at "+benchFloorPeer)
 	f.DurationVar(&o.duration, "duration", 5*time.Second, "create no more runs in a measurement after this time; 0: only --runs ends it")
 	f.DurationVar(&o.latency, "model-latency", 0, "how long the model server takes to answer")
 	f.StringVar(&o.modelURL, "model-url", "", "base URL of another model server, which speaks Chat Completions and calls the tool \"lookup\"; what is seen by the model is not measured then")
@@ -79,8 +84,12 @@ func (o benchOptions) check() error {
 		return usagef("--repeat is %d: use at least 1", o.repeat)
 	case o.runs < 0 || o.duration < 0 || o.runs == 0 && o.duration == 0:
 		return usagef("--runs %d and --duration %s: one of them must be more than 0, or the measurement has no end", o.runs, o.duration)
-	case o.iterations < 2 || o.iterations > 1000:
-		return usagef("--iterations is %d: use 2 to 1000", o.iterations)
+	case len(o.iterations) == 0 || slices.Min(o.iterations) < 2 || slices.Max(o.iterations) > 1000:
+		return usagef("--iterations is %v: use 2 to 1000", o.iterations)
+	case len(o.groups) == 0 || slices.Min(o.groups) < 0:
+		return usagef("--group is %v: use 1 or more, or 0 for the usual", o.groups)
+	case o.floor != "" && o.modelURL != "":
+		return usagef("--floor and --model-url exclude each other: the floor's model and tool are the benchmark's own")
 	case (o.modelURL == "") != (o.toolURL == ""):
 		return usagef("--model-url and --tool-url go together: the model's answers name the tool's arguments")
 	}
@@ -99,25 +108,55 @@ func bench(ctx context.Context, o benchOptions, env Env) (err error) {
 	if err := postgres.Migrate(ctx, o.databaseURL); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return fmt.Errorf("listen for the model and the tool: %w", err)
+	var rows []benchCell
+	for _, iterations := range o.iterations {
+		for i, group := range o.groups {
+			cells, err := o.under(ctx, benchSetting{iterations: iterations, group: group, floor: i == 0 && o.floor != ""}, env)
+			if err != nil {
+				return err
+			}
+			rows = append(rows, cells...)
+		}
 	}
-	peer := newBenchPeer(o.iterations, o.latency)
+	return printBench(env.Stdout, rows, o.json)
+}
+
+// benchSetting is what a whole daemon is measured under.
+type benchSetting struct {
+	iterations int
+	group      int
+	floor      bool // measure the floor beside it
+}
+
+// under measures all rows under one setting.
+func (o benchOptions) under(ctx context.Context, set benchSetting, env Env) (rows []benchCell, err error) {
+	address := "127.0.0.1:0"
+	if o.floor != "" {
+		address = benchFloorPeer
+	}
+	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the model and the tool: %w", err)
+	}
+	peer := newBenchPeer(set.iterations, o.latency)
 	peers := &http.Server{Handler: peer, ReadHeaderTimeout: 5 * time.Second}
 	if o.modelURL == "" {
 		o.modelURL, o.toolURL = "http://"+lis.Addr().String()+"/v1", "http://"+lis.Addr().String()+"/tool"
 	}
-	d, err := newDaemon(ctx, o.config(env), env)
+	d, err := newDaemon(ctx, o.config(set, env), env)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d.beside = func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, func() { _ = peers.Close() })
 		defer stop()
 		return closedIsFine(peers.Serve(lis))
 	}
-	return d.run(ctx, func(ctx context.Context) error { return o.measure(ctx, d.grpcLis.Addr().String(), peer, env) })
+	err = d.run(ctx, func(ctx context.Context) error {
+		rows, err = o.measure(ctx, set, d.grpcLis.Addr().String(), peer)
+		return err
+	})
+	return rows, err
 }
 
 // startPostgres runs a server in a directory of its own, and sets its URL. stop ends it
@@ -146,7 +185,7 @@ func (o *benchOptions) startPostgres(ctx context.Context) (stop func(), err erro
 
 // config is that of a daemon with its defaults, on free ports and with no other provider
 // than the model server.
-func (o *benchOptions) config(env Env) config {
+func (o *benchOptions) config(set benchSetting, env Env) config {
 	var c config
 	quiet := env
 	quiet.Getenv = func(name string) string {
@@ -159,6 +198,11 @@ func (o *benchOptions) config(env Env) config {
 	c.httpAddr, c.grpcAddr, c.adminAddr = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	c.databaseURL, c.openaiURL, c.privateNets = o.databaseURL, o.modelURL, true
 	c.maxRuns = max(c.maxRuns, slices.Max(o.concurrency))
+	c.maxGroup, c.ceilings = set.group, loop.Ceilings()
+	c.ceilings.Iterations = max(c.ceilings.Iterations, set.iterations+1)
+	c.ceilings.ModelCalls = max(c.ceilings.ModelCalls, set.iterations+1)
+	c.ceilings.ToolCalls = max(c.ceilings.ToolCalls, set.iterations)
+	c.ceilings.TotalTokens = benchTokens
 	c.logFormat, c.logLevel = "text", "warn"
 	return c
 }

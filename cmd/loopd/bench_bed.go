@@ -29,7 +29,8 @@ type benchBed struct {
 
 // onBenchBed starts one, and ends it when do returns. change gets its configuration.
 func onBenchBed(ctx context.Context, env Env, latency time.Duration, change func(*config), do func(ctx context.Context, b *benchBed) error) error {
-	o := benchOptions{concurrency: []int{1}, iterations: 1, latency: latency, binDir: env.Getenv("LOOPD_PG_BINDIR")}
+	set := benchSetting{iterations: 1}
+	o := benchOptions{concurrency: []int{1}, iterations: []int{set.iterations}, latency: latency, binDir: env.Getenv("LOOPD_PG_BINDIR")}
 	stop, err := o.startPostgres(ctx)
 	if err != nil {
 		return err
@@ -42,10 +43,10 @@ func onBenchBed(ctx context.Context, env Env, latency time.Duration, change func
 	if err != nil {
 		return fmt.Errorf("listen for the model: %w", err)
 	}
-	b := &benchBed{peer: newBenchPeer(o.iterations, o.latency)}
+	b := &benchBed{peer: newBenchPeer(set.iterations, o.latency)}
 	peers := &http.Server{Handler: b.peer, ReadHeaderTimeout: 5 * time.Second}
 	o.modelURL, o.toolURL = "http://"+lis.Addr().String()+"/v1", "http://"+lis.Addr().String()+"/tool"
-	c := o.config(env)
+	c := o.config(set, env)
 	c.drainGrace = 100 * time.Millisecond
 	change(&c)
 	if b.d, err = newDaemon(ctx, c, env); err != nil {
@@ -62,7 +63,7 @@ func onBenchBed(ctx context.Context, env Env, latency time.Duration, change func
 			return fmt.Errorf("connect: %w", err)
 		}
 		defer conn.Close() //nolint:errcheck // nothing left to say
-		agent, err := benchAgent(o)
+		agent, err := benchAgent(o, set)
 		if err != nil {
 			return err
 		}

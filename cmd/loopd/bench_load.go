@@ -26,9 +26,13 @@ var errBench = errors.New("the benchmark did not go as it should")
 // benchWarmUp is how many runs fill caches, pools and prepared statements first.
 const benchWarmUp = 20
 
+// benchTokens is more than any run of the benchmark uses.
+const benchTokens = 900_000_000
+
 // benchClient creates runs and waits for them, as a program over the API would.
 type benchClient struct {
 	o     benchOptions
+	set   benchSetting
 	peer  *benchPeer
 	runs  loopdv1.RunServiceClient
 	agent string
@@ -36,77 +40,100 @@ type benchClient struct {
 	next  atomic.Int64
 }
 
-// measure registers the agent, warms up, measures row after row, in turns, and prints.
-func (o *benchOptions) measure(ctx context.Context, server string, peer *benchPeer, env Env) error {
+// measure registers the agent, warms up, and measures row after row, in turns.
+func (o *benchOptions) measure(ctx context.Context, set benchSetting, server string, peer *benchPeer) ([]benchCell, error) {
 	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", server, err)
+		return nil, fmt.Errorf("connect to %s: %w", server, err)
 	}
 	defer conn.Close() //nolint:errcheck // nothing left to say
-	agent, err := benchAgent(*o)
+	agent, err := benchAgent(*o, set)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := loopdv1.NewAgentServiceClient(conn).UpdateAgent(ctx, &loopdv1.UpdateAgentRequest{Agent: agent, AllowMissing: true}); err != nil {
-		return fmt.Errorf("register %s: %w", agent.GetName(), err)
+		return nil, fmt.Errorf("register %s: %w", agent.GetName(), err)
 	}
 	meter, err := newBenchMeter(ctx, o.databaseURL)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer meter.close(ctx)
-	b := &benchClient{o: *o, peer: peer, runs: loopdv1.NewRunServiceClient(conn), agent: agent.GetName(), meter: meter}
+	b := &benchClient{o: *o, set: set, peer: peer, runs: loopdv1.NewRunServiceClient(conn), agent: agent.GetName(), meter: meter}
 	if _, err := b.load(ctx, min(benchWarmUp, slices.Max(o.concurrency)), benchWarmUp, 0); err != nil {
-		return err
+		return nil, err
 	}
-	cells := make([][]benchCell, len(o.concurrency))
+	kinds := []func(context.Context, int) (benchCell, error){b.row}
+	if set.floor {
+		kinds = append(kinds, b.floor)
+	}
+	cells := make([][]benchCell, len(kinds)*len(o.concurrency))
 	err = o.profile(func() error {
 		for range o.repeat {
 			for i, concurrency := range o.concurrency {
-				cell, err := b.row(ctx, concurrency)
-				if err != nil {
-					return err
+				for k, measure := range kinds {
+					cell, err := measure(ctx, concurrency)
+					if err != nil {
+						return err
+					}
+					at := i*len(kinds) + k
+					cells[at] = append(cells[at], cell)
 				}
-				cells[i] = append(cells[i], cell)
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	rows := make([]benchCell, len(cells))
 	for i, repeated := range cells {
 		rows[i] = benchMedians(repeated)
 	}
-	return printBench(env.Stdout, rows, o.json)
+	return rows, nil
 }
 
 // row measures once at one concurrency.
 func (b *benchClient) row(ctx context.Context, concurrency int) (benchCell, error) {
+	cell, creates, err := b.metered(ctx, concurrency, func() (runs int, creates []time.Duration, err error) {
+		creates, err = b.load(ctx, concurrency, b.o.runs, b.o.duration)
+		return len(creates), creates, err
+	})
+	cell.System = "loopd"
+	if b.set.group > 0 {
+		cell.System = fmt.Sprintf("loopd, groups of %d", b.set.group)
+	}
+	cell.CreateP50, cell.CreateP99 = percentiles(creates)
+	return cell, err
+}
+
+// metered reads what a load costs that somebody puts on.
+func (b *benchClient) metered(ctx context.Context, concurrency int, load func() (int, []time.Duration, error)) (benchCell, []time.Duration, error) {
 	b.peer.take()
 	before, err := b.meter.read(ctx)
 	if err != nil {
-		return benchCell{}, err
+		return benchCell{}, nil, err
 	}
+	memory := watchMemory()
 	began := time.Now()
-	creates, err := b.load(ctx, concurrency, b.o.runs, b.o.duration)
-	if err != nil {
-		return benchCell{}, err
-	}
+	runs, creates, err := load()
 	took := time.Since(began)
+	grown := memory.stop()
+	if err != nil {
+		return benchCell{}, nil, err
+	}
 	after, err := b.meter.read(ctx)
 	if err != nil {
-		return benchCell{}, err
+		return benchCell{}, nil, err
 	}
-	cell := after.since(before, len(creates), len(creates)*b.o.iterations)
-	cell.Concurrency = concurrency
-	cell.IterationsPerSecond = float64(len(creates)*b.o.iterations) / took.Seconds()
+	cell := after.since(before, runs, runs*b.set.iterations)
+	cell.Concurrency, cell.Iterations = concurrency, b.set.iterations
+	cell.IterationsPerSecond = float64(runs*b.set.iterations) / took.Seconds()
+	cell.MemoryPerRun = float64(grown) / float64(concurrency)
 	gaps, starts := b.peer.take()
 	cell.OverheadP50, cell.OverheadP99 = percentiles(gaps)
-	cell.CreateP50, cell.CreateP99 = percentiles(creates)
 	cell.StartP50, cell.StartP99 = percentiles(starts)
-	return cell, nil
+	return cell, creates, nil
 }
 
 // load keeps so many runs in flight until the number of runs is reached or the time is
@@ -152,14 +179,14 @@ func (b *benchClient) one(ctx context.Context) (create time.Duration, err error)
 			return 0, fmt.Errorf("wait for a run: %w", err)
 		}
 	}
-	if run.GetState() != loopdv1.RunState_RUN_STATE_SUCCEEDED || run.GetIterations() != int32(b.o.iterations) {
+	if run.GetState() != loopdv1.RunState_RUN_STATE_SUCCEEDED || run.GetIterations() != int32(b.set.iterations) {
 		return 0, fmt.Errorf("%w: %s ended as %s after %d iterations: %s", errBench, run.GetName(), run.GetState(), run.GetIterations(), run.GetStop().GetMessage())
 	}
 	return create, nil
 }
 
 // benchAgent is as large as a small agent is: 2 KB of instructions and one tool.
-func benchAgent(o benchOptions) (*loopdv1.Agent, error) {
+func benchAgent(o benchOptions, set benchSetting) (*loopdv1.Agent, error) {
 	schema, err := structpb.NewStruct(map[string]any{
 		"type": "object", "required": []any{"run", "step", "query"},
 		"properties": map[string]any{"run": map[string]any{"type": "string"}, "step": map[string]any{"type": "integer"}, "query": map[string]any{"type": "string"}},
@@ -172,7 +199,10 @@ func benchAgent(o benchOptions) (*loopdv1.Agent, error) {
 		Name: "agents/bench", DisplayName: "Bench",
 		Spec: &loopdv1.AgentSpec{
 			Model: "openai/gpt-4.1-mini", Instructions: instructions,
-			Limits: &loopdv1.Limits{MaxIterations: new(int32(o.iterations) + 1)},
+			Limits: &loopdv1.Limits{
+				MaxIterations: new(int32(set.iterations) + 1), MaxModelCalls: new(int32(set.iterations) + 1),
+				MaxToolCalls: new(int32(set.iterations)), MaxTotalTokens: new(int64(benchTokens)), MaxOutputTokens: new(int64(1_000_000)), MaxCostUsd: new("50"),
+			},
 			Tools: []*loopdv1.Tool{{
 				Name: "lookup", Description: "Look a thing up", InputSchema: schema, Effect: loopdv1.Effect_EFFECT_READ_ONLY,
 				Kind: &loopdv1.Tool_Http{Http: &loopdv1.HttpTool{Method: "POST", Url: o.toolURL}},

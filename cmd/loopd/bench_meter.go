@@ -23,6 +23,7 @@ type benchMeter struct {
 // benchCounters are counters that only grow.
 type benchCounters struct {
 	commits, logged, rows int64
+	updates, hot          [2]int64      // of runs and of tool calls; a second late
 	process, server       time.Duration // CPU time; 0 where it cannot be read
 }
 
@@ -45,8 +46,11 @@ func (m *benchMeter) close(ctx context.Context) { _ = m.conn.Close(context.Witho
 func (m *benchMeter) read(ctx context.Context) (c benchCounters, err error) {
 	const query = `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, (pg_current_wal_insert_lsn() - '0/0')::bigint,
 		(SELECT count(*) FROM events) + (SELECT count(*) FROM tool_calls) + (SELECT count(*) FROM holds) +
-		(SELECT count(*) FROM runs) + (SELECT count(*) FROM accounts) + (SELECT count(*) FROM results)`
-	if err := m.conn.QueryRow(ctx, query).Scan(&c.commits, &c.logged, &c.rows); err != nil {
+		(SELECT count(*) FROM runs) + (SELECT count(*) FROM accounts) + (SELECT count(*) FROM results),
+		r.n_tup_upd, r.n_tup_hot_upd, t.n_tup_upd, t.n_tup_hot_upd
+		FROM pg_stat_user_tables r, pg_stat_user_tables t
+		WHERE r.relid = 'runs'::regclass AND t.relid = 'tool_calls'::regclass`
+	if err := m.conn.QueryRow(ctx, query).Scan(&c.commits, &c.logged, &c.rows, &c.updates[0], &c.hot[0], &c.updates[1], &c.hot[1]); err != nil {
 		return c, fmt.Errorf("read the counters of Postgres: %w", err)
 	}
 	if self, ok := readProcess(os.Getpid()); ok {
@@ -69,6 +73,8 @@ func (c benchCounters) since(before benchCounters, runs, iterations int) benchCe
 		RowsPerIteration: each(c.rows-before.rows, iterations),
 		CPUProcess:       perThousand(c.process - before.process),
 		CPUPostgres:      perThousand(c.server - before.server),
+		HotRuns:          100 * each(c.hot[0]-before.hot[0], int(c.updates[0]-before.updates[0])),
+		HotCalls:         100 * each(c.hot[1]-before.hot[1], int(c.updates[1]-before.updates[1])),
 	}
 }
 

@@ -78,8 +78,9 @@ func (p *benchPeer) called(id string, at time.Time) {
 	defer p.mu.Unlock()
 	r := p.runs[id]
 	switch {
-	case r == nil:
-		return
+	case r == nil: // of somebody who does not say when a run begins
+		r = &benchRun{}
+		p.runs[id] = r
 	case r.called.IsZero():
 		p.starts = append(p.starts, at.Sub(r.created))
 	default:
@@ -88,7 +89,7 @@ func (p *benchPeer) called(id string, at time.Time) {
 	r.called = at
 }
 
-// chat is a Chat Completions server that streams. The iteration is in the request: it
+// chat is a Chat Completions server that streams to those who ask for it. The iteration is in the request: it
 // has the answers so far.
 func (p *benchPeer) chat(w http.ResponseWriter, r *http.Request) {
 	at := time.Now()
@@ -108,16 +109,23 @@ func (p *benchPeer) chat(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	usage := fmt.Sprintf(`"usage":{"prompt_tokens":%d,"completion_tokens":90,"total_tokens":%d}`, len(body)/4, len(body)/4+90)
 	text, finish, call := p.texts[(iteration*31+len(body))%benchTexts], "stop", ""
 	if iteration < p.iterations {
 		arguments := fmt.Sprintf(`{"run":"%s","step":%d,"query":"%s"}`, id, iteration, text[:60])
 		call = fmt.Sprintf(`,"tool_calls":[{"index":0,"id":"call_%d","type":"function","function":{"name":"lookup","arguments":%s}}]`, iteration, strconv.Quote(arguments))
 		finish = "tool_calls"
 	}
+	if !bytes.Contains(body, []byte(`"stream":true`)) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"id":"c","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,"message":{"role":"assistant","content":"%s"%s},"finish_reason":"%s"}],%s}`,
+			text, call, finish, usage)
+		return
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	_, _ = fmt.Fprintf(w, `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{"role":"assistant","content":"%s"%s},"finish_reason":null}]}`+"\n\n", text, call)
-	_, _ = fmt.Fprintf(w, `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{},"finish_reason":"%s"}],`+
-		`"usage":{"prompt_tokens":%d,"completion_tokens":90,"total_tokens":%d}}`+"\n\ndata: [DONE]\n\n", finish, len(body)/4, len(body)/4+90)
+	_, _ = fmt.Fprintf(w, `data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{},"finish_reason":"%s"}],%s}`+
+		"\n\ndata: [DONE]\n\n", finish, usage)
 }
 
 // tool answers a call with a text that no other iteration of the run gets.
@@ -131,7 +139,9 @@ func (p *benchPeer) tool(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain")
-	_, _ = io.WriteString(w, p.results[(arguments.Step*37+len(arguments.Run))%benchTexts])
+	// A guard ends a run in which nothing is new.
+	step := strconv.Itoa(arguments.Step) + " "
+	_, _ = io.WriteString(w, step+p.results[(arguments.Step*37+len(arguments.Run))%benchTexts][len(step):])
 }
 
 // benchText makes words that hardly compress, as no real text does worse.

@@ -11,15 +11,20 @@ import (
 
 // benchCell is one measurement, or the medians of some. 0 is what could not be measured.
 type benchCell struct {
+	System              string  `json:"system"`
 	Concurrency         int     `json:"concurrency"`
-	Runs                int     `json:"runs"` // that ended in the measurement
+	Iterations          int     `json:"iterations"` // of each run
+	Runs                int     `json:"runs"`       // that ended in the measurement
 	IterationsPerSecond float64 `json:"iterations_per_second"`
 	OverheadP50         float64 `json:"overhead_p50_ms,omitzero"` // between two model calls of a run, without the model's latency
 	OverheadP99         float64 `json:"overhead_p99_ms,omitzero"`
 	CommitsPerRun       float64 `json:"commits_per_run"`
 	WALPerRun           float64 `json:"wal_bytes_per_run"`
 	RowsPerIteration    float64 `json:"rows_per_iteration"`
-	CPUProcess          float64 `json:"cpu_seconds_per_1000_iterations,omitzero"` // loopd, with the client and the servers in it
+	HotRuns             float64 `json:"hot_updates_of_runs_percent,omitzero"`       // updates that touched no index
+	HotCalls            float64 `json:"hot_updates_of_tool_calls_percent,omitzero"` // the same
+	MemoryPerRun        float64 `json:"memory_bytes_per_run,omitzero"`              // live heap and stacks at most, over that of the idle process
+	CPUProcess          float64 `json:"cpu_seconds_per_1000_iterations,omitzero"`   // loopd, with the client and the servers in it
 	CPUPostgres         float64 `json:"postgres_cpu_seconds_per_1000_iterations,omitzero"`
 	CreateP50           float64 `json:"create_p50_ms"`
 	CreateP99           float64 `json:"create_p99_ms"`
@@ -30,7 +35,9 @@ type benchCell struct {
 // benchMedians takes the median of each figure by itself.
 func benchMedians(cells []benchCell) benchCell {
 	return benchCell{
+		System:              cells[0].System,
 		Concurrency:         cells[0].Concurrency,
+		Iterations:          cells[0].Iterations,
 		Runs:                median(cells, func(c benchCell) int { return c.Runs }),
 		IterationsPerSecond: median(cells, func(c benchCell) float64 { return c.IterationsPerSecond }),
 		OverheadP50:         median(cells, func(c benchCell) float64 { return c.OverheadP50 }),
@@ -38,6 +45,9 @@ func benchMedians(cells []benchCell) benchCell {
 		CommitsPerRun:       median(cells, func(c benchCell) float64 { return c.CommitsPerRun }),
 		WALPerRun:           median(cells, func(c benchCell) float64 { return c.WALPerRun }),
 		RowsPerIteration:    median(cells, func(c benchCell) float64 { return c.RowsPerIteration }),
+		HotRuns:             median(cells, func(c benchCell) float64 { return c.HotRuns }),
+		HotCalls:            median(cells, func(c benchCell) float64 { return c.HotCalls }),
+		MemoryPerRun:        median(cells, func(c benchCell) float64 { return c.MemoryPerRun }),
 		CPUProcess:          median(cells, func(c benchCell) float64 { return c.CPUProcess }),
 		CPUPostgres:         median(cells, func(c benchCell) float64 { return c.CPUPostgres }),
 		CreateP50:           median(cells, func(c benchCell) float64 { return c.CreateP50 }),
@@ -67,12 +77,14 @@ func printBench(w io.Writer, rows []benchCell, asJSON bool) error {
 		return nil
 	}
 	lines := [][]string{{
-		"AT ONCE", "RUNS", "IT/S", "OVERHEAD MS P50/P99", "COMMITS/RUN", "WAL KB/RUN", "ROWS/IT", "CPU S/1000 IT", "POSTGRES", "CREATE MS P50/P99", "START MS P50/P99",
+		"AT ONCE", "SYSTEM", "ITERATIONS", "RUNS", "IT/S", "OVERHEAD MS P50/P99", "COMMITS/RUN", "WAL KB/IT", "ROWS/IT", "HOT % RUNS/CALLS",
+		"CPU S/1000 IT", "POSTGRES", "KB/RUN", "CREATE MS P50/P99", "START MS P50/P99",
 	}}
 	for _, r := range rows {
 		lines = append(lines, []string{
-			strconv.Itoa(r.Concurrency), strconv.Itoa(r.Runs), figure(r.IterationsPerSecond, 0), pair(r.OverheadP50, r.OverheadP99),
-			figure(r.CommitsPerRun, 1), figure(r.WALPerRun/1024, 0), figure(r.RowsPerIteration, 1), figure(r.CPUProcess, 2), figure(r.CPUPostgres, 2),
+			strconv.Itoa(r.Concurrency), r.System, strconv.Itoa(r.Iterations), strconv.Itoa(r.Runs), figure(r.IterationsPerSecond, 0), pair(r.OverheadP50, r.OverheadP99),
+			figure(r.CommitsPerRun, 1), figure(r.WALPerRun/1024/float64(r.Iterations), 1), figure(r.RowsPerIteration, 1), figure(r.HotRuns, 0) + " / " + figure(r.HotCalls, 0),
+			figure(r.CPUProcess, 2), figure(r.CPUPostgres, 2), figure(r.MemoryPerRun/1024, 0),
 			pair(r.CreateP50, r.CreateP99), pair(r.StartP50, r.StartP99),
 		})
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/loopd/loopd/internal/loop"
 )
 
 // config is everything that a server can be told. Flags win over environment
@@ -23,6 +25,8 @@ type config struct {
 
 	maxRuns    int
 	fairness   fairness
+	maxGroup   int         // appends that share a commit; 0: as many as the store likes
+	ceilings   loop.Limits // zero: loop.Ceilings()
 	leaseTTL   time.Duration
 	drainGrace time.Duration
 

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -80,7 +83,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		return nil, err
 	}
 	d.flush = flush
-	if d.store, err = postgres.Open(ctx, postgres.Config{URL: c.databaseURL, DirectURL: c.directURL, Log: d.log, Registerer: d.registry}); err != nil {
+	if d.store, err = postgres.Open(ctx, postgres.Config{URL: c.databaseURL, DirectURL: c.directURL, MaxGroup: c.maxGroup, Log: d.log, Registerer: d.registry}); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	opened, err := openProviders(c)
@@ -103,7 +106,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		Store: d.store, Prices: book.Price, ValidateTool: validateTool, ValidateSchema: tool.ValidateSchema,
 		ValidateArguments: tools.Problem, ValidateRule: rule.Compile, ValidateAssertion: rule.CompileAssertion, Builtin: tool.Builtin,
 		ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools(d.mcp), CallTool: box.callOnce,
-		Models:        book.Models,
+		Models: book.Models, Ceilings: c.ceilings,
 		Shed:          c.fairness.shed(),
 		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
 		Retention:     c.keep,
@@ -155,6 +158,8 @@ func (d *daemon) listen(ctx context.Context) error {
 // telemetry flushed, database closed. ready, if set, is called once it serves; when it
 // returns, the daemon ends.
 func (d *daemon) run(ctx context.Context, ready func(context.Context) error) error {
+	floor := heapFloor()
+	defer runtime.KeepAlive(floor)
 	d.log.InfoContext(ctx, "loopd serves", "http", d.httpLis.Addr().String(), "grpc", d.grpcLis.Addr().String(),
 		"admin", d.adminLis.Addr().String(), "version", version)
 	serving, stop := context.WithCancelCause(ctx)
@@ -191,6 +196,20 @@ func (d *daemon) run(ctx context.Context, ready func(context.Context) error) err
 		stop(context.Cause(parts))
 	}
 	return d.shutdown(ctx, group, endParts, engineDone)
+}
+
+// heapFloorSize is less than a busy daemon holds.
+const heapFloorSize = 64 << 20
+
+// heapFloor is memory that is reserved and never touched, so that it costs none. The
+// collector runs when the heap has doubled: with a small one that is many times a second,
+// and was a seventh of the CPU time of a busy worker. Whoever sets GOMEMLIMIT needs each
+// byte for something else.
+func heapFloor() []byte {
+	if debug.SetMemoryLimit(-1) < math.MaxInt64 {
+		return nil
+	}
+	return make([]byte, heapFloorSize)
 }
 
 // errReadyDone ends a daemon whose ready function has returned.

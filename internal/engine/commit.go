@@ -79,20 +79,25 @@ func (o *owner) holdsAnswer() bool {
 	})
 }
 
-// commitIntent commits an intent together with what is held back. If both are not
-// written, what is held back is written alone: it happened, whatever becomes of the
-// intent.
+// commitIntent commits an intent together with what is held back.
 func (o *owner) commitIntent(ctx context.Context, a loop.Action) error {
+	return o.commitBehind(ctx, batch{bodies: a.Intent(), intent: true})
+}
+
+// commitBehind commits a batch together with what is held back. If both are not
+// written, what is held back is written alone: it happened, whatever becomes of what
+// was to follow.
+func (o *owner) commitBehind(ctx context.Context, b batch) error {
 	if o.held == nil {
-		return o.commit(ctx, batch{bodies: a.Intent(), intent: true})
+		return o.commit(ctx, b)
 	}
 	held := *o.held
-	intent, err := o.fold(batch{bodies: a.Intent(), intent: true})
+	next, err := o.fold(b)
 	if err != nil {
 		return err
 	}
 	o.held = nil
-	if err := o.write(ctx, held.then(intent)); err != nil {
+	if err := o.write(ctx, held.then(next)); err != nil {
 		if !errors.Is(err, loop.ErrLeaseLost) {
 			err = errors.Join(err, o.write(ctx, held))
 		}

@@ -16,17 +16,17 @@ func holds[B loop.Body](b engine.Batch) bool {
 }
 
 // An answer and the start of its calls are one commit, and so are a result and the
-// next model call: two commits an iteration. The result of a call that may not be
-// repeated waits for nothing.
+// next model call, and the last answer and the end: two commits an iteration. The
+// result of a call that may not be repeated waits for nothing.
 func TestFactsShareTheCommitOfTheNextIntent(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		tool    loop.ToolSpec
 		commits int
 	}{
-		{look, 1 + 1 + 2*3 + 2}, // claimed; first call; iterations; last answer, end
-		{put, 1 + 1 + 2*3 + 2},
-		{send, 1 + 1 + 3*3 + 2},
+		{look, 1 + 1 + 2*3 + 1}, // claimed; first call; iterations; last answer with the end
+		{put, 1 + 1 + 2*3 + 1},
+		{send, 1 + 1 + 3*3 + 1},
 	} {
 		t.Run(tc.tool.Name, func(t *testing.T) {
 			t.Parallel()

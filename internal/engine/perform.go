@@ -27,13 +27,15 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 			return false, err
 		}
 		return false, o.callTools(ctx, a)
+	case loop.Record:
+		return false, o.commitBehind(ctx, batch{bodies: a.Intent(), intent: a.AfterSignals})
+	case loop.End:
+		return true, o.commitBehind(ctx, batch{bodies: a.Intent(), release: true, intent: a.AfterSignals})
 	}
 	if err := o.flush(ctx); err != nil {
 		return false, err
 	}
 	switch a := action.(type) {
-	case loop.Record:
-		return false, o.commit(ctx, batch{bodies: a.Intent(), intent: a.AfterSignals})
 	case loop.CountInput:
 		return false, o.countInput(ctx, a)
 	case loop.CheckAnswer:
@@ -46,8 +48,6 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 		return false, o.verify(ctx, a)
 	case loop.Suspend:
 		return o.suspend(ctx, a)
-	case loop.End:
-		return true, o.commit(ctx, batch{bodies: a.Intent(), release: true, intent: a.AfterSignals})
 	case loop.Done:
 		return true, o.e.cfg.Journal.Append(ctx, o.lease, Batch{Release: true, Head: o.state.Head()})
 	}

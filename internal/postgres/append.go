@@ -80,28 +80,26 @@ func setHead(p *db.AppendEventsParams, h loop.Head) error {
 	p.CostPico, p.EstimatedPico, p.HeldPico = int64(h.Cost.Total()), int64(h.Estimated), int64(h.Held)
 	p.Partial, p.Unverified = h.Partial, h.Unverified
 	p.StartedAt, p.WakeAt, p.EndedAt = optional(h.StartedAt), optional(h.WaitUntil), optional(h.EndedAt)
-	actions := h.RequiredActions
-	if actions == nil {
-		actions = []loop.RequiredAction{}
+	p.RequiredActions, p.SideEffects, p.Answer = json.RawMessage("[]"), json.RawMessage("[]"), jsonString(h.Answer)
+	if len(h.RequiredActions) > 0 {
+		if err := encode(&p.RequiredActions, h.RequiredActions); err != nil {
+			return err
+		}
 	}
-	effects := h.SideEffects
-	if effects == nil {
-		effects = []loop.SideEffectHead{}
+	if len(h.SideEffects) > 0 {
+		if err := encode(&p.SideEffects, h.SideEffects); err != nil {
+			return err
+		}
 	}
 	if h.Stop != nil {
 		if err := encode(&p.Stop, h.Stop); err != nil {
 			return err
 		}
 	}
-	for column, value := range map[*[]byte]any{
-		&p.Usage: h.Usage, &p.Cost: h.Cost, &p.Answer: h.Answer, &p.RequiredActions: actions,
-		&p.SideEffects: effects,
-	} {
-		if err := encode(column, value); err != nil {
-			return err
-		}
+	if err := encode(&p.Usage, h.Usage); err != nil {
+		return err
 	}
-	return nil
+	return encode(&p.Cost, h.Cost)
 }
 
 // Who gives the result of a call that somebody outside runs.
@@ -124,19 +122,23 @@ func owed(head loop.Head, c loop.CallHead) string {
 	return ""
 }
 
+// The ordinal of a call follows from the event before which it is written, so that nobody
+// has to look for the last one. It is kept as it was when the call was first written.
+const (
+	ordinalsPerSeq = 1000
+	maxOrdinalSeq  = 2_000_000 // more would not fit into the column
+)
+
 func addCall(p *db.AppendEventsParams, c loop.CallHead, owed string) error {
-	var call, result, asked, decision, edited []byte
-	for column, value := range map[*[]byte]any{
-		&call: c.Call, &result: c.Result, &asked: c.Asked, &decision: c.Decision, &edited: c.Edited,
-	} {
-		if err := encode(column, value); err != nil {
-			return err
-		}
+	var call []byte
+	if err := encode(&call, c.Call); err != nil {
+		return err
 	}
 	askedAt := c.AskedAt
 	if askedAt.IsZero() && owed == owedByPerson {
 		askedAt = c.StartedAt // the question is the call itself
 	}
+	p.CallOrdinals = append(p.CallOrdinals, int32(min(p.FirstSeq, maxOrdinalSeq)*ordinalsPerSeq)+int32(len(p.CallIds))+1)
 	p.CallIds = append(p.CallIds, c.Call.ID)
 	p.CallTools = append(p.CallTools, printable(c.Call.Name))
 	p.Calls = append(p.Calls, string(call))
@@ -147,7 +149,7 @@ func addCall(p *db.AppendEventsParams, c loop.CallHead, owed string) error {
 	p.CallOutcomes = append(p.CallOutcomes, string(c.Outcome))
 	p.CallAttempts = append(p.CallAttempts, int32(c.Attempt))
 	p.CallKeys = append(p.CallKeys, c.Key)
-	p.CallResults = append(p.CallResults, string(result))
+	p.CallResults = append(p.CallResults, string(jsonString(c.Result)))
 	p.CallCuts = append(p.CallCuts, c.Cut)
 	p.CallBytes = append(p.CallBytes, c.Bytes)
 	p.CallStarted = append(p.CallStarted, c.StartedAt)
@@ -155,12 +157,12 @@ func addCall(p *db.AppendEventsParams, c loop.CallHead, owed string) error {
 	p.CallUntils = append(p.CallUntils, c.Until)
 	p.CallChildren = append(p.CallChildren, c.ChildID)
 	p.CallOwed = append(p.CallOwed, owed)
-	p.CallAsked = append(p.CallAsked, string(asked))
+	p.CallAsked = append(p.CallAsked, string(jsonString(c.Asked)))
 	p.CallAskedAt = append(p.CallAskedAt, askedAt)
 	p.CallDecidedAt = append(p.CallDecidedAt, c.DecidedAt)
 	p.CallDecidedBy = append(p.CallDecidedBy, printable(c.DecidedBy))
-	p.CallDecisions = append(p.CallDecisions, string(decision))
-	p.CallEdited = append(p.CallEdited, string(edited))
+	p.CallDecisions = append(p.CallDecisions, string(jsonString(c.Decision)))
+	p.CallEdited = append(p.CallEdited, string(jsonString(c.Edited)))
 	return nil
 }
 
@@ -168,6 +170,18 @@ func addCall(p *db.AppendEventsParams, c loop.CallHead, owed string) error {
 func encode(column *[]byte, value any) (err error) {
 	*column, err = json.Marshal(value)
 	return err
+}
+
+// jsonString is the JSON of a string. Most columns that hold one are empty most of the time.
+func jsonString(s string) []byte {
+	if s == "" {
+		return []byte(`""`)
+	}
+	quoted, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // every string has a JSON
+	}
+	return quoted
 }
 
 // decode reads what encode wrote.

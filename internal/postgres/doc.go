@@ -3,8 +3,8 @@
 // The promises, and what keeps each:
 //
 //   - A journal has no gaps, no duplicates and one writer. Every append is one
-//     statement that starts with the fenced update of the run's row: epoch, owner
-//     and next sequence number must be the caller's.
+//     statement, its own or one for many runs, that starts with the fenced update of
+//     the run's row: epoch, owner and next sequence number must be the caller's.
 //   - An append happened or it did not. When the connection breaks at commit the
 //     store reads again, under the row's lock, before it answers.
 //   - A child run, and what one run tells another, are written by the statement of the
@@ -17,7 +17,8 @@
 //   - LISTEN and NOTIFY only wake; everything is found by polling as well. Deltas of
 //     answers are the exception: nobody stores them, so they may be lost.
 //
-// Appends that arrive together share a commit, see group.go.
+// Appends that arrive together share a commit, see group.go, and the usual ones a
+// statement, see append_group.go.
 //
 // Behind PgBouncer in transaction mode, list statement_timeout, lock_timeout and
 // idle_in_transaction_session_timeout in its ignore_startup_parameters, set them

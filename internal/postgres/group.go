@@ -27,6 +27,7 @@ var errWithdrawn = errors.New("not sent")
 // group that it is in, and then hands the lead to one that still waits.
 type group struct {
 	commit func([]*pending)
+	most   int // members of a group
 
 	mu       sync.Mutex
 	queue    []*pending // not taken by a leader yet; empty unless maxFlushes lead
@@ -43,7 +44,7 @@ type pending struct {
 
 // newGroup makes a group whose leaders call commit, which must set the result of
 // each append.
-func newGroup(commit func([]*pending)) *group { return &group{commit: commit} }
+func newGroup(commit func([]*pending)) *group { return &group{commit: commit, most: maxGroup} }
 
 // write appends, alone or in company. It returns early, with nothing written, only
 // if ctx ends while the append still waits.
@@ -98,7 +99,7 @@ func (g *group) withdraw(p *pending) bool {
 // flush commits what waits.
 func (g *group) flush() {
 	g.mu.Lock()
-	n := min(len(g.queue), maxGroup)
+	n := min(len(g.queue), g.most)
 	batch := slices.Clone(g.queue[:n])
 	g.queue = slices.Delete(g.queue, 0, n)
 	g.mu.Unlock()

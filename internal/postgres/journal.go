@@ -158,22 +158,32 @@ func (s *Store) write(ctx context.Context, params db.AppendEventsParams) error {
 	return s.send(ctx, s.pool, []db.AppendEventsParams{params})[0]
 }
 
-// commitGroup writes what a group collected. One bad record must fail its own run
-// only, so when the database refuses a group its members go on alone.
+// commitGroup writes what a group collected: the usual appends as one statement, and
+// then the others. One bad record must fail its own run only, so when the database
+// refuses a group its members go on alone.
 func (s *Store) commitGroup(group []*pending) {
 	slices.SortStableFunc(group, byRun)
-	params := make([]db.AppendEventsParams, len(group))
-	for i, p := range group {
-		params[i] = p.params
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
 	defer cancel()
-	for i, err := range s.send(ctx, s.appends, params) {
-		refused := err != nil && !errors.Is(err, pgx.ErrNoRows) && !unknownOutcome(err) && !notConnected(err)
-		if refused && len(group) > 1 {
-			err = errAlone
+	usual, others := divide(group)
+	answer := func(members []*pending, results []error) {
+		for i, err := range results {
+			refused := err != nil && !errors.Is(err, pgx.ErrNoRows) && !unknownOutcome(err) && !notConnected(err)
+			if refused && len(members) > 1 {
+				err = errAlone
+			}
+			members[i].done <- err
 		}
-		group[i].done <- err
+	}
+	if len(usual) > 0 {
+		answer(usual, s.sendGroup(ctx, usual))
+	}
+	if len(others) > 0 {
+		params := make([]db.AppendEventsParams, len(others))
+		for i, p := range others {
+			params[i] = p.params
+		}
+		answer(others, s.send(ctx, s.appends, params))
 	}
 }
 

@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The channels. Wakes carry nothing; event notices carry the id of the run.
+// The channels. Wakes carry nothing; event notices carry the id of the run, and those
+// of runs that are given back come again in the form of ReleaseNotice.
 const (
 	channelWake   = "loopd_wake"
 	channelEvents = "loopd_events"
@@ -23,9 +24,15 @@ func (s *Store) Listen(ctx context.Context, wake func()) error {
 	return s.listen(ctx, channelWake, wake, wakeUp)
 }
 
-// ListenEvents calls notify with the id of each run that got events, until ctx ends
-// or the connection fails; it returns why. An empty id says that any run may have
-// got some: it comes at the start, as nobody listened before. Calls do not overlap.
+// ReleaseNotice is what notify of ListenEvents is called with when the run was given
+// back with its last events: it has ended, or waits for something. Whoever waits for that
+// need not look at the run after each of its commits.
+func ReleaseNotice(runID string) string { return "released " + runID }
+
+// ListenEvents calls notify with the id of each run that got events, and with
+// ReleaseNotice of each that was given back with them, until ctx ends or the connection
+// fails; it returns why. An empty id says that any run may have got some: it comes at
+// the start, as nobody listened before. Calls do not overlap.
 func (s *Store) ListenEvents(ctx context.Context, notify func(runID string)) error {
 	return s.listen(ctx, channelEvents, func() { notify("") }, notify)
 }

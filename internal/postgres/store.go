@@ -43,6 +43,9 @@ type Config struct {
 	// MaxConns bounds the pool. Two connections for renewals, two for appends and one for
 	// each listener come on top. Default 16.
 	MaxConns int
+	// MaxGroup bounds how many appends share a commit. Default 64; 1 is for measuring what
+	// sharing is good for.
+	MaxGroup int
 	// Log gets what the store settles by itself. Default: nothing is logged.
 	Log *slog.Logger
 	// Registerer gets the metrics. Default: they are counted and shown nowhere.
@@ -99,6 +102,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.q, s.renew = db.New(s.pool), db.New(s.renewal)
 	s.group = newGroup(s.commitGroup)
 	s.creates = newCreates(s.commitCreates)
+	if cfg.MaxGroup > 0 {
+		s.group.most = cfg.MaxGroup
+	}
 	if cfg.Registerer != nil {
 		if err := s.metrics.register(cfg.Registerer, s.pool); err != nil {
 			s.Close()

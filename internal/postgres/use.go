@@ -71,5 +71,8 @@ func takenUp(answer loop.Message, changed []loop.CallHead) (iteration int, tools
 
 // quoted is an element of an array in the form of Postgres.
 func quoted(s string) string {
+	if !strings.ContainsAny(s, `\"`) { // as nearly all
+		return `"` + s + `"`
+	}
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

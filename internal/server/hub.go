@@ -6,12 +6,13 @@ import "sync"
 // waiting calls look for themselves as well.
 type hub struct {
 	mu      sync.Mutex
-	waiting map[string]map[chan struct{}]bool // by run id
+	waiting map[string]map[chan struct{}]bool // by run id, or its release notice
 }
 
 func newHub() *hub { return &hub{waiting: make(map[string]map[chan struct{}]bool)} }
 
-// subscribe returns a channel that gets a value after each wake of the run; wakes
+// subscribe returns a channel that gets a value after each wake of the run, or of its
+// release notice; wakes
 // that nobody has read yet are one. The caller must call leave.
 func (h *hub) subscribe(run string) (woken <-chan struct{}, leave func()) {
 	ch := make(chan struct{}, 1)

@@ -219,10 +219,10 @@ func (r *runService) WaitRun(ctx context.Context, req *loopdv1.WaitRunRequest) (
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
 	ref := runRef(tenant(ctx), req.GetName())
-	woken, leave := r.s.hub.subscribe(ref.ID)
+	woken, leave := r.s.hub.subscribe(postgres.ReleaseNotice(ref.ID))
 	defer leave()
 	for last := wait <= 0; ; {
-		state, err := r.s.store.GetRunState(ctx, ref) // a run wakes who waits for it with every commit
+		state, err := r.s.store.GetRunState(ctx, ref)
 		if err != nil {
 			return nil, named(err, loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", req.GetName())
 		}

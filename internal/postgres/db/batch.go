@@ -72,10 +72,7 @@ WITH locked AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
         effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
         until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
-    SELECT f.tenant_id, f.run_id, c.call_id,
-           c.place + (SELECT coalesce(max(o.ordinal), 0) FROM tool_calls o
-                      WHERE o.tenant_id = f.tenant_id AND o.run_id = f.run_id),
-           c.tool, c.call::json, c.iteration, c.args_sha256,
+    SELECT f.tenant_id, f.run_id, c.call_id, c.ordinal, c.tool, c.call::json, c.iteration, c.args_sha256,
            c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
            -- Go's zero time is "not yet".
            nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
@@ -83,19 +80,19 @@ WITH locked AS (
            nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
            c.decided_by, c.decision::json, c.edited::json
     FROM fence f, (
-        SELECT generate_subscripts($38::text[], 1) AS place, unnest($38::text[]) AS call_id,
-               unnest($39::text[]) AS tool, unnest($40::text[]) AS call,
-               unnest($41::integer[]) AS iteration, unnest($42::text[]) AS args_sha256,
-               unnest($43::text[]) AS effect, unnest($44::text[]) AS state,
-               unnest($45::text[]) AS outcome, unnest($46::integer[]) AS attempt,
-               unnest($47::text[]) AS idem_key, unnest($48::text[]) AS result,
-               unnest($49::boolean[]) AS cut, unnest($50::bigint[]) AS bytes,
-               unnest($51::timestamptz[]) AS started_at, unnest($52::timestamptz[]) AS finished_at,
-               unnest($53::timestamptz[]) AS until_at, unnest($54::text[]) AS child_id,
-               unnest($55::text[]) AS owed, unnest($56::text[]) AS asked,
-               unnest($57::timestamptz[]) AS asked_at, unnest($58::timestamptz[]) AS decided_at,
-               unnest($59::text[]) AS decided_by, unnest($60::text[]) AS decision,
-               unnest($61::text[]) AS edited
+        SELECT unnest($38::text[]) AS call_id, unnest($39::integer[]) AS ordinal,
+               unnest($40::text[]) AS tool, unnest($41::text[]) AS call,
+               unnest($42::integer[]) AS iteration, unnest($43::text[]) AS args_sha256,
+               unnest($44::text[]) AS effect, unnest($45::text[]) AS state,
+               unnest($46::text[]) AS outcome, unnest($47::integer[]) AS attempt,
+               unnest($48::text[]) AS idem_key, unnest($49::text[]) AS result,
+               unnest($50::boolean[]) AS cut, unnest($51::bigint[]) AS bytes,
+               unnest($52::timestamptz[]) AS started_at, unnest($53::timestamptz[]) AS finished_at,
+               unnest($54::timestamptz[]) AS until_at, unnest($55::text[]) AS child_id,
+               unnest($56::text[]) AS owed, unnest($57::text[]) AS asked,
+               unnest($58::timestamptz[]) AS asked_at, unnest($59::timestamptz[]) AS decided_at,
+               unnest($60::text[]) AS decided_by, unnest($61::text[]) AS decision,
+               unnest($62::text[]) AS edited
     ) c
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
         tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
@@ -111,9 +108,9 @@ WITH locked AS (
     INSERT INTO holds (tenant_id, run_id, call, amount_pico, model, purpose, price_version)
     SELECT f.tenant_id, f.run_id, h.call, h.amount, h.model, h.purpose, h.price_version
     FROM fence f, (
-        SELECT unnest($62::integer[]) AS call, unnest($63::bigint[]) AS amount,
-               unnest($64::text[]) AS model, unnest($65::text[]) AS purpose,
-               unnest($66::text[]) AS price_version
+        SELECT unnest($63::integer[]) AS call, unnest($64::bigint[]) AS amount,
+               unnest($65::text[]) AS model, unnest($66::text[]) AS purpose,
+               unnest($67::text[]) AS price_version
     ) h
     RETURNING call, amount_pico
 ), settled AS (
@@ -122,26 +119,26 @@ WITH locked AS (
         cache_write_1h = s.cache_write_1h, output = s.output, reasoning = s.reasoning,
         estimated = s.estimated, saved_pico = s.saved, iteration = nullif(s.iteration, 0), tools = nullif(s.tools, '')::text[]
     FROM fence f, (
-        SELECT unnest($67::integer[]) AS call, unnest($68::bigint[]) AS cost,
-               unnest($69::bigint[]) AS input_uncached, unnest($70::bigint[]) AS cache_read,
-               unnest($71::bigint[]) AS cache_write_5m, unnest($72::bigint[]) AS cache_write_1h,
-               unnest($73::bigint[]) AS output, unnest($74::bigint[]) AS reasoning,
-               unnest($75::boolean[]) AS estimated, unnest($76::bigint[]) AS saved,
-               unnest($77::integer[]) AS iteration, unnest($78::text[]) AS tools
+        SELECT unnest($68::integer[]) AS call, unnest($69::bigint[]) AS cost,
+               unnest($70::bigint[]) AS input_uncached, unnest($71::bigint[]) AS cache_read,
+               unnest($72::bigint[]) AS cache_write_5m, unnest($73::bigint[]) AS cache_write_1h,
+               unnest($74::bigint[]) AS output, unnest($75::bigint[]) AS reasoning,
+               unnest($76::boolean[]) AS estimated, unnest($77::bigint[]) AS saved,
+               unnest($78::integer[]) AS iteration, unnest($79::text[]) AS tools
     ) s
     WHERE h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = s.call AND h.state = 'open'
     RETURNING h.call, h.amount_pico, h.settled_pico
 ), balance AS (
     UPDATE accounts a SET
-        limit_pico = coalesce($79::bigint, a.limit_pico),
+        limit_pico = coalesce($80::bigint, a.limit_pico),
         committed_pico = a.committed_pico + coalesce((SELECT sum(settled_pico) FROM settled), 0)::bigint,
         held_pico = a.held_pico + coalesce((SELECT sum(amount_pico) FROM opened), 0)::bigint
                                 - coalesce((SELECT sum(amount_pico) FROM settled), 0)::bigint
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
       -- An empty list arrives as null.
-      AND (cardinality($62::integer[]) > 0 OR cardinality($67::integer[]) > 0
-           OR $79::bigint IS NOT NULL)
+      AND (cardinality($63::integer[]) > 0 OR cardinality($68::integer[]) > 0
+           OR $80::bigint IS NOT NULL)
 ), portions AS (
     -- The same in what the run has drawn from budgets. A hold is taken from the chunks
     -- that are open, and settled in them, whatever has become of them meanwhile.
@@ -155,7 +152,7 @@ WITH locked AS (
                      ELSE c.state END
     FROM fence f LEFT JOIN opened o ON true LEFT JOIN settled s ON true
     WHERE c.tenant_id = f.tenant_id AND c.run_id = f.run_id
-      AND (cardinality($62::integer[]) > 0 OR cardinality($67::integer[]) > 0 OR $1::boolean)
+      AND (cardinality($63::integer[]) > 0 OR cardinality($68::integer[]) > 0 OR $1::boolean)
       AND (c.state = 'open' AND o.call IS NOT NULL OR c.call = s.call OR $1::boolean AND c.state IN ('open', 'short'))
 ), taken AS (
     DELETE FROM run_signals s USING fence f
@@ -164,7 +161,7 @@ WITH locked AS (
     INSERT INTO results (tenant_id, run_id, call_id, attempt, text)
     SELECT f.tenant_id, f.run_id, k.call_id, k.attempt, k.text::json
     FROM fence f, (
-        SELECT unnest($80::text[]) AS call_id, unnest($81::integer[]) AS attempt, unnest($82::text[]) AS text
+        SELECT unnest($81::text[]) AS call_id, unnest($82::integer[]) AS attempt, unnest($83::text[]) AS text
     ) k
 ), children AS (
     INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
@@ -172,21 +169,21 @@ WITH locked AS (
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
            c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
     FROM fence f, (
-        SELECT unnest($2::text[]) AS run_id, unnest($83::text[]) AS agent,
-               unnest($84::bigint[]) AS agent_version, unnest($85::text[]) AS input,
-               unnest($86::text[]) AS limits, unnest($87::text[]) AS labels,
-               unnest($88::text[]) AS source, unnest($89::boolean[]) AS has_output_schema,
-               unnest($90::text[]) AS call_id, unnest($91::text[]) AS root_id,
-               unnest($92::integer[]) AS depth
+        SELECT unnest($2::text[]) AS run_id, unnest($84::text[]) AS agent,
+               unnest($85::bigint[]) AS agent_version, unnest($86::text[]) AS input,
+               unnest($87::text[]) AS limits, unnest($88::text[]) AS labels,
+               unnest($89::text[]) AS source, unnest($90::boolean[]) AS has_output_schema,
+               unnest($91::text[]) AS call_id, unnest($92::text[]) AS root_id,
+               unnest($93::integer[]) AS depth
     ) c
 ), child_events AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($93::text[]) AS body) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($94::text[]) AS body) c
 ), child_accounts AS (
     INSERT INTO accounts (tenant_id, account, limit_pico)
     SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($94::bigint[]) AS limit_pico) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($95::bigint[]) AS limit_pico) c
 ), hearers AS (
     -- What a run that has ended is told is of no use to anybody.
     SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
@@ -198,7 +195,7 @@ WITH locked AS (
     SELECT h.tenant_id, h.run_id, o.kind, o.body::json
     FROM hearers h JOIN (
         SELECT generate_subscripts($3::text[], 1) AS place, unnest($3::text[])::uuid AS run_id,
-               unnest($95::text[]) AS kind, unnest($96::text[]) AS body
+               unnest($96::text[]) AS kind, unnest($97::text[]) AS body
     ) o USING (run_id)
     WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
     ORDER BY o.place
@@ -211,6 +208,7 @@ WITH locked AS (
     WHERE r.tenant_id = o.tenant_id AND r.run_id = o.run_id
 )
 SELECT (pg_notify('loopd_events', f.run_id::text) IS NOT NULL)::boolean AS told,
+       (CASE WHEN $1::boolean THEN pg_notify('loopd_events', 'released ' || f.run_id) END IS NOT NULL)::boolean AS freed,
        (CASE WHEN $1::boolean OR cardinality($2::text[]) > 0 OR cardinality($3::text[]) > 0
              THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
 FROM fence f
@@ -261,6 +259,7 @@ type AppendEventsParams struct {
 	Ats                []time.Time
 	Bodies             []string
 	CallIds            []string
+	CallOrdinals       []int32
 	CallTools          []string
 	Calls              []string
 	CallIterations     []int32
@@ -322,8 +321,9 @@ type AppendEventsParams struct {
 }
 
 type AppendEventsRow struct {
-	Told bool
-	Woke bool
+	Told  bool
+	Freed bool
+	Woke  bool
 }
 
 // One append is one statement, so it is one transaction and one round trip. The
@@ -375,6 +375,7 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.Ats,
 			a.Bodies,
 			a.CallIds,
+			a.CallOrdinals,
 			a.CallTools,
 			a.Calls,
 			a.CallIterations,
@@ -451,7 +452,7 @@ func (b *AppendEventsBatchResults) QueryRow(f func(int, AppendEventsRow, error))
 			continue
 		}
 		row := b.br.QueryRow()
-		err := row.Scan(&i.Told, &i.Woke)
+		err := row.Scan(&i.Told, &i.Freed, &i.Woke)
 		if f != nil {
 			f(t, i, err)
 		}
@@ -459,6 +460,378 @@ func (b *AppendEventsBatchResults) QueryRow(f func(int, AppendEventsRow, error))
 }
 
 func (b *AppendEventsBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
+const appendGroup = `-- name: AppendGroup :batchmany
+WITH batch AS MATERIALIZED (
+    SELECT generate_subscripts($1::text[], 1) AS place, unnest($2::text[]) AS tenant_id, unnest($1::text[])::uuid AS run_id,
+           unnest($3::bigint[]) AS epoch, unnest($4::text[]) AS owner,
+           unnest($5::bigint[]) AS first_seq, unnest($6::integer[]) AS events,
+           unnest($7::boolean[]) AS intent, unnest($8::bigint[]) AS seen, unnest($9::boolean[]) AS release,
+           unnest($10::text[]) AS state, unnest($11::text[]) AS phase,
+           unnest($12::integer[]) AS iterations, unnest($13::integer[]) AS model_calls,
+           unnest($14::integer[]) AS tool_calls, unnest($15::integer[]) AS attempts,
+           unnest($16::text[]) AS usage, unnest($17::text[]) AS cost,
+           unnest($18::bigint[]) AS cost_pico, unnest($19::bigint[]) AS estimated_pico,
+           unnest($20::bigint[]) AS held_pico, unnest($21::text[]) AS answer,
+           unnest($22::boolean[]) AS partial, unnest($23::boolean[]) AS unverified,
+           unnest($24::text[]) AS stop, unnest($25::text[]) AS required_actions,
+           unnest($26::text[]) AS side_effects,
+           unnest($27::timestamptz[]) AS started_at, unnest($28::timestamptz[]) AS wake_at, unnest($29::timestamptz[]) AS ended_at,
+           unnest($30::integer[]) AS hold_call, unnest($31::bigint[]) AS hold_amount,
+           unnest($32::text[]) AS hold_model, unnest($33::text[]) AS hold_purpose, unnest($34::text[]) AS hold_price,
+           unnest($35::integer[]) AS settled_call, unnest($36::bigint[]) AS settled_cost,
+           unnest($37::bigint[]) AS input_uncached, unnest($38::bigint[]) AS cache_read,
+           unnest($39::bigint[]) AS cache_write_5m, unnest($40::bigint[]) AS cache_write_1h,
+           unnest($41::bigint[]) AS output, unnest($42::bigint[]) AS reasoning,
+           unnest($43::boolean[]) AS estimated, unnest($44::bigint[]) AS saved,
+           unnest($45::integer[]) AS iteration, unnest($46::text[]) AS tools
+    -- It bounds nothing. It has the planner expect one row, so that it looks up all others
+    -- by their keys, also if the tables are still small when the plan is made.
+    LIMIT cardinality($1::text[])
+), fence AS (
+    UPDATE runs r SET
+        next_seq = r.next_seq + b.events,
+        state = CASE WHEN r.state = 'CANCELLING' AND b.ended_at = '0001-01-01 00:00:00+00' THEN r.state ELSE b.state END,
+        signals = CASE WHEN r.signals <= b.seen THEN 0 ELSE r.signals END,
+        lease_owner = CASE WHEN b.release THEN NULL ELSE r.lease_owner END,
+        available_at = CASE WHEN NOT b.release THEN r.available_at
+                            WHEN r.signals > b.seen THEN now()
+                            WHEN b.wake_at <> '0001-01-01 00:00:00+00' THEN b.wake_at
+                            WHEN b.state IN ('REQUIRES_ACTION', 'PAUSED') THEN 'infinity'
+                            ELSE now() END,
+        phase = b.phase, iterations = b.iterations, model_calls = b.model_calls, tool_calls = b.tool_calls, attempts = b.attempts,
+        usage = b.usage::json, cost = b.cost::json, cost_pico = b.cost_pico, estimated_pico = b.estimated_pico, held_pico = b.held_pico,
+        answer = b.answer::json, partial = b.partial, unverified = b.unverified, stop = nullif(b.stop, '')::json,
+        required_actions = b.required_actions::json, side_effects = b.side_effects::json,
+        started_at = nullif(b.started_at, '0001-01-01 00:00:00+00'), wake_at = nullif(b.wake_at, '0001-01-01 00:00:00+00'),
+        ended_at = nullif(b.ended_at, '0001-01-01 00:00:00+00')
+    FROM batch b
+    WHERE r.tenant_id = b.tenant_id AND r.run_id = b.run_id
+      AND r.lease_epoch = b.epoch AND r.lease_owner = b.owner AND r.next_seq = b.first_seq
+      AND (NOT b.intent OR r.signals <= b.seen)
+    RETURNING r.tenant_id, r.run_id, b.place, b.seen, b.release, b.hold_call, b.hold_amount, b.hold_model, b.hold_purpose, b.hold_price,
+        b.settled_call, b.settled_cost, b.input_uncached, b.cache_read, b.cache_write_5m, b.cache_write_1h,
+        b.output, b.reasoning, b.estimated, b.saved, b.iteration, b.tools
+), appended AS (
+    INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
+    SELECT e.tenant_id, e.run_id, e.seq, e.kind, e.at, e.epoch, e.body::json
+    FROM (
+        SELECT unnest($47::text[]) AS tenant_id, unnest($48::text[])::uuid AS run_id,
+               unnest($49::bigint[]) AS seq, unnest($50::text[]) AS kind, unnest($51::timestamptz[]) AS at,
+               unnest($52::bigint[]) AS epoch, unnest($53::text[]) AS body
+    ) e
+    WHERE e.run_id = ANY (ARRAY(SELECT f.run_id FROM fence f))
+), calls AS (
+    INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
+        effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
+        until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
+    SELECT c.tenant_id, c.run_id, c.call_id, c.ordinal, c.tool, c.call::json, c.iteration, c.args_sha256,
+           c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
+           nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
+           nullif(c.until_at, '0001-01-01 00:00:00+00'), nullif(c.child_id, '')::uuid, c.owed, c.asked::json,
+           nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
+           c.decided_by, c.decision::json, c.edited::json
+    FROM (
+        SELECT unnest($54::text[]) AS tenant_id, unnest($55::text[])::uuid AS run_id,
+               unnest($56::text[]) AS call_id, unnest($57::integer[]) AS ordinal,
+               unnest($58::text[]) AS tool, unnest($59::text[]) AS call,
+               unnest($60::integer[]) AS iteration, unnest($61::text[]) AS args_sha256,
+               unnest($62::text[]) AS effect, unnest($63::text[]) AS state,
+               unnest($64::text[]) AS outcome, unnest($65::integer[]) AS attempt,
+               unnest($66::text[]) AS idem_key, unnest($67::text[]) AS result,
+               unnest($68::boolean[]) AS cut, unnest($69::bigint[]) AS bytes,
+               unnest($70::timestamptz[]) AS started_at, unnest($71::timestamptz[]) AS finished_at,
+               unnest($72::timestamptz[]) AS until_at, unnest($73::text[]) AS child_id,
+               unnest($74::text[]) AS owed, unnest($75::text[]) AS asked,
+               unnest($76::timestamptz[]) AS asked_at, unnest($77::timestamptz[]) AS decided_at,
+               unnest($78::text[]) AS decided_by, unnest($79::text[]) AS decision,
+               unnest($80::text[]) AS edited
+    ) c
+    WHERE c.run_id = ANY (ARRAY(SELECT f.run_id FROM fence f))
+    ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
+        tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
+        effect = excluded.effect, state = excluded.state, outcome = excluded.outcome, attempt = excluded.attempt,
+        idem_key = excluded.idem_key, result = excluded.result, cut = excluded.cut, bytes = excluded.bytes,
+        started_at = excluded.started_at, finished_at = excluded.finished_at, until_at = excluded.until_at,
+        child_id = excluded.child_id, decided_at = excluded.decided_at, decided_by = excluded.decided_by,
+        asked = excluded.asked, decision = excluded.decision, edited = excluded.edited,
+        owed = CASE WHEN excluded.owed = '' THEN t.owed ELSE excluded.owed END,
+        asked_at = coalesce(excluded.asked_at, t.asked_at)
+), opened AS (
+    INSERT INTO holds (tenant_id, run_id, call, amount_pico, model, purpose, price_version)
+    SELECT f.tenant_id, f.run_id, f.hold_call, f.hold_amount, f.hold_model, f.hold_purpose, f.hold_price
+    FROM fence f WHERE f.hold_call > 0
+), settled AS (
+    UPDATE holds h SET state = 'settled', settled_pico = f.settled_cost, settled_at = now(),
+        input_uncached = f.input_uncached, cache_read = f.cache_read, cache_write_5m = f.cache_write_5m,
+        cache_write_1h = f.cache_write_1h, output = f.output, reasoning = f.reasoning,
+        estimated = f.estimated, saved_pico = f.saved, iteration = nullif(f.iteration, 0), tools = nullif(f.tools, '')::text[]
+    FROM fence f
+    WHERE f.settled_call > 0
+      AND h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = f.settled_call AND h.state = 'open'
+    RETURNING h.run_id, h.call, h.amount_pico, h.settled_pico
+), balance AS (
+    UPDATE accounts a SET
+        committed_pico = a.committed_pico + coalesce(s.settled_pico, 0),
+        held_pico = a.held_pico + f.hold_amount - coalesce(s.amount_pico, 0)
+    FROM fence f LEFT JOIN settled s ON s.run_id = f.run_id
+    WHERE (f.hold_call > 0 OR f.settled_call > 0)
+      AND a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
+), portions AS (
+    UPDATE chunks c SET
+        spent_pico = c.spent_pico + CASE WHEN c.call = s.call THEN s.settled_pico ELSE 0 END,
+        held_pico = CASE WHEN c.state = 'open' AND f.hold_call > 0 THEN f.hold_amount WHEN c.call = s.call THEN 0 ELSE c.held_pico END,
+        call = CASE WHEN c.state = 'open' AND f.hold_call > 0 THEN f.hold_call ELSE c.call END,
+        state = CASE WHEN c.state NOT IN ('open', 'short') THEN c.state
+                     WHEN f.release THEN 'closed'
+                     WHEN c.call = s.call AND c.spent_pico + s.settled_pico > c.drawn_pico THEN 'short'
+                     ELSE c.state END
+    FROM fence f LEFT JOIN settled s ON s.run_id = f.run_id
+    WHERE (f.hold_call > 0 OR f.settled_call > 0 OR f.release)
+      AND c.tenant_id = f.tenant_id AND c.run_id = f.run_id
+      AND (c.state = 'open' AND f.hold_call > 0 OR c.call = s.call OR f.release AND c.state IN ('open', 'short'))
+), taken AS (
+    DELETE FROM run_signals s USING fence f
+    WHERE f.seen > 0 AND s.tenant_id = f.tenant_id AND s.run_id = f.run_id AND s.id <= f.seen
+)
+SELECT f.place::integer AS place, (pg_notify('loopd_events', f.run_id::text) IS NOT NULL)::boolean AS told,
+       (CASE WHEN f.release THEN pg_notify('loopd_events', 'released ' || f.run_id) END IS NOT NULL)::boolean AS freed,
+       (CASE WHEN f.release THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
+FROM fence f
+`
+
+type AppendGroupBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+type AppendGroupParams struct {
+	RunIds            []string
+	TenantIds         []string
+	Epochs            []int64
+	Owners            []string
+	FirstSeqs         []int64
+	Counts            []int32
+	Intents           []bool
+	Seens             []int64
+	Releases          []bool
+	States            []string
+	Phases            []string
+	Iterations        []int32
+	ModelCalls        []int32
+	ToolCalls         []int32
+	Attempts          []int32
+	Usages            []string
+	Costs             []string
+	CostPicos         []int64
+	EstimatedPicos    []int64
+	HeldPicos         []int64
+	Answers           []string
+	Partials          []bool
+	Unverifieds       []bool
+	Stops             []string
+	RequiredActions   []string
+	SideEffects       []string
+	Starts            []time.Time
+	Wakes             []time.Time
+	Ends              []time.Time
+	HoldCalls         []int32
+	HoldAmounts       []int64
+	HoldModels        []string
+	HoldPurposes      []string
+	HoldPrices        []string
+	SettledCalls      []int32
+	SettledCosts      []int64
+	SettledInputs     []int64
+	SettledReads      []int64
+	SettledWrites5m   []int64
+	SettledWrites1h   []int64
+	SettledOutputs    []int64
+	SettledReasonings []int64
+	SettledEstimated  []bool
+	SettledSaved      []int64
+	SettledIterations []int32
+	SettledTools      []string
+	EventTenants      []string
+	EventRuns         []string
+	EventSeqs         []int64
+	EventKinds        []string
+	EventAts          []time.Time
+	EventEpochs       []int64
+	EventBodies       []string
+	CallTenants       []string
+	CallRuns          []string
+	CallIds           []string
+	CallOrdinals      []int32
+	CallTools         []string
+	Calls             []string
+	CallIterations    []int32
+	CallHashes        []string
+	CallEffects       []string
+	CallStates        []string
+	CallOutcomes      []string
+	CallAttempts      []int32
+	CallKeys          []string
+	CallResults       []string
+	CallCuts          []bool
+	CallBytes         []int64
+	CallStarted       []time.Time
+	CallFinished      []time.Time
+	CallUntils        []time.Time
+	CallChildren      []string
+	CallOwed          []string
+	CallAsked         []string
+	CallAskedAt       []time.Time
+	CallDecidedAt     []time.Time
+	CallDecidedBy     []string
+	CallDecisions     []string
+	CallEdited        []string
+}
+
+type AppendGroupRow struct {
+	Place int32
+	Told  bool
+	Freed bool
+	Woke  bool
+}
+
+// The usual appends of many runs as one statement: what AppendEvents does for each, but
+// for children, signals to other runs, whole results and raised limits, and with at most
+// one hold and one settlement for each run. A run is in it once.
+//
+// The rows of runs are locked in the order of the arrays, which is that of AppendEvents.
+func (q *Queries) AppendGroup(ctx context.Context, arg []AppendGroupParams) *AppendGroupBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range arg {
+		vals := []interface{}{
+			a.RunIds,
+			a.TenantIds,
+			a.Epochs,
+			a.Owners,
+			a.FirstSeqs,
+			a.Counts,
+			a.Intents,
+			a.Seens,
+			a.Releases,
+			a.States,
+			a.Phases,
+			a.Iterations,
+			a.ModelCalls,
+			a.ToolCalls,
+			a.Attempts,
+			a.Usages,
+			a.Costs,
+			a.CostPicos,
+			a.EstimatedPicos,
+			a.HeldPicos,
+			a.Answers,
+			a.Partials,
+			a.Unverifieds,
+			a.Stops,
+			a.RequiredActions,
+			a.SideEffects,
+			a.Starts,
+			a.Wakes,
+			a.Ends,
+			a.HoldCalls,
+			a.HoldAmounts,
+			a.HoldModels,
+			a.HoldPurposes,
+			a.HoldPrices,
+			a.SettledCalls,
+			a.SettledCosts,
+			a.SettledInputs,
+			a.SettledReads,
+			a.SettledWrites5m,
+			a.SettledWrites1h,
+			a.SettledOutputs,
+			a.SettledReasonings,
+			a.SettledEstimated,
+			a.SettledSaved,
+			a.SettledIterations,
+			a.SettledTools,
+			a.EventTenants,
+			a.EventRuns,
+			a.EventSeqs,
+			a.EventKinds,
+			a.EventAts,
+			a.EventEpochs,
+			a.EventBodies,
+			a.CallTenants,
+			a.CallRuns,
+			a.CallIds,
+			a.CallOrdinals,
+			a.CallTools,
+			a.Calls,
+			a.CallIterations,
+			a.CallHashes,
+			a.CallEffects,
+			a.CallStates,
+			a.CallOutcomes,
+			a.CallAttempts,
+			a.CallKeys,
+			a.CallResults,
+			a.CallCuts,
+			a.CallBytes,
+			a.CallStarted,
+			a.CallFinished,
+			a.CallUntils,
+			a.CallChildren,
+			a.CallOwed,
+			a.CallAsked,
+			a.CallAskedAt,
+			a.CallDecidedAt,
+			a.CallDecidedBy,
+			a.CallDecisions,
+			a.CallEdited,
+		}
+		batch.Queue(appendGroup, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &AppendGroupBatchResults{br, len(arg), false}
+}
+
+func (b *AppendGroupBatchResults) Query(f func(int, []AppendGroupRow, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		var items []AppendGroupRow
+		if b.closed {
+			if f != nil {
+				f(t, items, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		err := func() error {
+			rows, err := b.br.Query()
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var i AppendGroupRow
+				if err := rows.Scan(
+					&i.Place,
+					&i.Told,
+					&i.Freed,
+					&i.Woke,
+				); err != nil {
+					return err
+				}
+				items = append(items, i)
+			}
+			return rows.Err()
+		}()
+		if f != nil {
+			f(t, items, err)
+		}
+	}
+}
+
+func (b *AppendGroupBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }
