@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// failed finds the names of tests that failed, and violation what the fault machine
+// found.
+var (
+	failed    = regexp.MustCompile(`--- FAIL: (\S+)`)
+	violation = regexp.MustCompile(`(?m)^VIOLATION ([^:\[\n]+)`)
+)
+
+// byTest runs the tests of a bug. Only a test that fails has noticed: a patch that does
+// not compile, and a test that hangs, have not.
+func (b bug) byTest(ctx context.Context, overlay string) (string, error) {
+	said, code, err := command(ctx, "go", "test", "-overlay", overlay, "-count=1", "-failfast", "-timeout", patience.String(), "-run", b.test.name, "./"+b.test.folder)
+	names := failed.FindAllStringSubmatch(said, -1)
+	switch {
+	case err != nil:
+		return "", err
+	case code == 0:
+		return "", nil
+	case len(names) == 0:
+		return "", fmt.Errorf("no test failed, but go test ended with code %d: %s", code, last(said))
+	}
+	return names[0][1] + " in " + b.test.folder, nil
+}
+
+// byMachine breaks the broken loopd some more.
+func (b bug) byMachine(ctx context.Context, dir, overlay string) (string, error) {
+	loopd := filepath.Join(dir, "loopd")
+	if said, code, err := command(ctx, "go", "build", "-overlay", overlay, "-o", loopd, "./cmd/loopd"); err != nil || code != 0 {
+		return "", fmt.Errorf("build: %w %s", err, last(said))
+	}
+	said, code, err := command(ctx, "go", "run", "./internal/torture", "--loopd", loopd, "--dir", filepath.Join(dir, "machine"),
+		"--faults", b.faults, "--duration", "30s", "--quiet", "30s")
+	found := violation.FindStringSubmatch(said)
+	switch {
+	case err != nil:
+		return "", err
+	case code == 0:
+		return "", nil
+	case found == nil:
+		return "", fmt.Errorf("no violation, but the machine ended with code %d: %s", code, last(said))
+	}
+	return strings.TrimSpace(found[1]), nil
+}
+
+// command runs a program and returns all that it said.
+func command(ctx context.Context, name string, args ...string) (said string, code int, err error) {
+	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && ctx.Err() == nil {
+		return string(out), exit.ExitCode(), nil
+	}
+	if err != nil {
+		return string(out), 0, fmt.Errorf("run %s: %w", name, errors.Join(err, ctx.Err()))
+	}
+	return string(out), 0, nil
+}
+
+// last is the end of what a program said.
+func last(said string) string { return said[max(0, len(said)-2000):] }
