@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/anishathalye/porcupine"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -34,6 +35,8 @@ type client struct {
 	rest     http.Client
 	healed   atomic.Bool // no request can be under way any more that a fault delayed
 
+	registers registers
+
 	mu       sync.Mutex
 	runs     []*created
 	watched  []*watched
@@ -44,7 +47,7 @@ type client struct {
 func newClient(replicas []*replica, tools *toolServer) *client {
 	return &client{
 		replicas: replicas, tools: tools, rest: http.Client{Timeout: 4 * time.Second},
-		approved: map[string]string{}, counts: map[string]int{},
+		approved: map[string]string{}, counts: map[string]int{}, registers: registers{history: map[string][]porcupine.Operation{}},
 	}
 }
 
@@ -96,8 +99,10 @@ func (c *client) create(ctx context.Context, r *rand.Rand, p plan) {
 	name := ""
 	for range times {
 		_ = c.insist(ctx, "create", func(ctx context.Context, at *replica) error {
+			began := time.Now()
 			var err error
 			name, err = c.createOnce(ctx, at, run, overREST)
+			c.registers.wrote("run of "+run.input, name, began, err)
 			return err
 		})
 		if name != "" {
@@ -246,17 +251,35 @@ func (c *client) settle(ctx context.Context, call *loopdv1.ToolCall) error {
 	}
 }
 
+// judge decides about a call. About some, two people disagree at the same time; for
+// some, somebody first tries an approval of other arguments.
 func (c *client) judge(ctx context.Context, at *replica, call *loopdv1.ToolCall) error {
-	if chance(call.GetName(), 5) == 0 {
-		_, err := at.runs.DenyToolCall(ctx, &loopdv1.DenyToolCallRequest{Name: call.GetName(), Reason: "torture"})
-		c.count("deny " + status.Code(err).String())
-		return err
+	switch chance(call.GetName(), 5) {
+	case 0:
+		return c.deny(ctx, at, call)
+	case 1:
+		var other group
+		other.do(func() { _ = c.deny(ctx, c.any(), call) })
+		defer other.wait()
+	case 2:
+		_, err := at.runs.ApproveToolCall(ctx, &loopdv1.ApproveToolCallRequest{Name: call.GetName(), ArgumentsSha256: strings.Repeat("f0", 32)})
+		c.count("approve other arguments " + status.Code(err).String())
 	}
 	c.mu.Lock()
 	c.approved[call.GetName()] = call.GetArgumentsSha256()
 	c.mu.Unlock()
+	began := time.Now()
 	_, err := at.runs.ApproveToolCall(ctx, &loopdv1.ApproveToolCallRequest{Name: call.GetName(), ArgumentsSha256: call.GetArgumentsSha256()})
+	c.registers.wrote("decision on "+call.GetName(), "approved", began, err)
 	c.count("approve " + status.Code(err).String())
+	return err
+}
+
+func (c *client) deny(ctx context.Context, at *replica, call *loopdv1.ToolCall) error {
+	began := time.Now()
+	_, err := at.runs.DenyToolCall(ctx, &loopdv1.DenyToolCallRequest{Name: call.GetName(), Reason: "torture"})
+	c.registers.wrote("decision on "+call.GetName(), "denied", began, err)
+	c.count("deny " + status.Code(err).String())
 	return err
 }
 

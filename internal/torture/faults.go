@@ -26,6 +26,14 @@ type breaker struct {
 	busy  map[string]bool // targets that a fault works on
 	done  map[string]int  // faults by kind
 	error error           // the machine itself failed
+
+	windows []window // of all faults
+}
+
+// window is when a fault was at work.
+type window struct {
+	kind         string
+	began, ended time.Time
 }
 
 // kind is a kind of fault.
@@ -53,6 +61,7 @@ func kinds() []kind {
 		{"freeze", 11, (*breaker).freeze},
 		{"postgres crash", 11, (*breaker).crash},
 		{"backends killed", 5, (*breaker).backends},
+		{"postgres readonly", 3, (*breaker).readonly},
 		{"link cut", 5, (*breaker).cut},
 		{"link stalled", 3, (*breaker).stall},
 		{"link late", 4, (*breaker).late},
@@ -117,9 +126,11 @@ func (b *breaker) take(kind, target string, f func()) {
 	b.busy[target] = true
 	b.mu.Unlock()
 	b.w.log.Info("fault", "kind", kind, "target", target)
+	began := time.Now()
 	f()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.windows = append(b.windows, window{kind, began, time.Now()})
 	b.busy[target] = false
 	b.done[kind]++
 }
@@ -161,6 +172,31 @@ func (b *breaker) backends(ctx context.Context, _ draws) {
 	b.take("backends killed", "postgres", func() {
 		_, _ = b.w.db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`)
 	})
+}
+
+// readonly has Postgres refuse all writes for a while, as one does that was made a
+// standby.
+func (b *breaker) readonly(ctx context.Context, r draws) {
+	b.take("postgres readonly", "postgres", func() {
+		if b.writes(ctx, false) {
+			pause(ctx, 500*time.Millisecond+4*r.a)
+		}
+		for ctx := context.WithoutCancel(ctx); !b.writes(ctx, true); {
+			pause(ctx, 100*time.Millisecond)
+		}
+	})
+}
+
+// writes sets whether Postgres takes any. False: it could not be told.
+func (b *breaker) writes(ctx context.Context, taken bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for _, command := range []string{fmt.Sprintf("ALTER SYSTEM SET default_transaction_read_only = %t", !taken), "SELECT pg_reload_conf()"} {
+		if _, err := b.w.db.Exec(ctx, command); err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // trouble gives a link some for a while.

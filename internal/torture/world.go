@@ -287,6 +287,7 @@ func (w *world) report(ctx context.Context, out io.Writer) {
 	w.count(ctx, out, `SELECT CASE kind WHEN 'claimed' THEN CASE WHEN body ->> 'recovered' = 'true' THEN 'claimed, recovered' ELSE kind END ELSE kind END, count(*)
 		FROM events WHERE kind IN ('claimed', 'call_in_doubt', 'call_resolved', 'model_failed', 'cancel_requested', 'pause_requested', 'resumed', 'approval_decided', 'result_submitted', 'child_finished')
 		GROUP BY 1 ORDER BY 1`)
+	w.reportPoints(ctx, out)
 	readers := 0
 	for _, seen := range w.client.watched {
 		readers += len(seen.kinds)
