@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -222,15 +223,7 @@ func (w *world) create(people, until context.Context, s settings, clients *group
 func (w *world) settle(ctx context.Context, s settings) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.quiet)
 	defer cancel()
-	var late []string
-	for _, r := range w.replicas {
-		for i := range 5 {
-			tag := fmt.Sprintf("last-%s-%d", r.name, i+1)
-			if err := w.client.last(ctx, r, plan{tag: tag, iterations: [][]wish{{{"read", "ok"}, {"effect", "ok"}}}}); err != nil {
-				late = append(late, fmt.Sprintf("I16 liveness: run %s after healing: %v", tag, err))
-			}
-		}
-	}
+	late := w.last(ctx)
 	for {
 		var open int
 		err := w.db.QueryRow(ctx, `SELECT count(*) FROM runs WHERE ended_at IS NULL`).Scan(&open)
@@ -241,6 +234,24 @@ func (w *world) settle(ctx context.Context, s settings) ([]string, error) {
 			return append(late, fmt.Sprintf("I16 liveness: %d runs have not ended %s after healing", open, s.quiet)), nil
 		}
 	}
+}
+
+// last makes five runs at each replica, which must succeed. It returns those that do not.
+func (w *world) last(ctx context.Context) []string {
+	late := make([][]string, len(w.replicas))
+	var clients group
+	for i, r := range w.replicas {
+		clients.do(func() {
+			for n := range 5 {
+				tag := fmt.Sprintf("last-%s-%d", r.name, n+1)
+				if err := w.client.last(ctx, r, plan{tag: tag, iterations: [][]wish{{{"read", "ok"}, {"effect", "ok"}}}}); err != nil {
+					late[i] = append(late[i], fmt.Sprintf("I16 liveness: run %s after healing: %v", tag, err))
+				}
+			}
+		})
+	}
+	clients.wait()
+	return slices.Concat(late...)
 }
 
 // close ends everything.

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -22,6 +24,8 @@ var (
 func (b bug) byTest(ctx context.Context, overlay string) (string, error) {
 	said, code, err := command(ctx, "go", "test", "-overlay", overlay, "-count=1", "-failfast", "-timeout", patience.String(), "-run", b.test.name, "./"+b.test.folder)
 	names := failed.FindAllStringSubmatch(said, -1)
+	// The name of the innermost test says most.
+	slices.SortStableFunc(names, func(a, b []string) int { return cmp.Compare(strings.Count(b[1], "/"), strings.Count(a[1], "/")) })
 	switch {
 	case err != nil:
 		return "", err
@@ -40,17 +44,27 @@ func (b bug) byMachine(ctx context.Context, dir, overlay string) (string, error)
 		return "", fmt.Errorf("build: %w %s", err, last(said))
 	}
 	said, code, err := command(ctx, "go", "run", "./internal/torture", "--loopd", loopd, "--dir", filepath.Join(dir, "machine"),
-		"--faults", b.faults, "--duration", "30s", "--quiet", "30s")
-	found := violation.FindStringSubmatch(said)
+		"--faults", b.faults, "--duration", "30s", "--quiet", "90s")
+	found := violation.FindAllStringSubmatch(said, -1)
+	// That something is late says least of what is wrong.
+	slices.SortStableFunc(found, func(a, b []string) int { return cmp.Compare(liveness(a[1]), liveness(b[1])) })
 	switch {
 	case err != nil:
 		return "", err
 	case code == 0:
 		return "", nil
-	case found == nil:
+	case len(found) == 0:
 		return "", fmt.Errorf("no violation, but the machine ended with code %d: %s", code, last(said))
 	}
-	return strings.TrimSpace(found[1]), nil
+	return strings.TrimSpace(found[0][1]), nil
+}
+
+// liveness is 1 for a violation that says only that something took too long.
+func liveness(violation string) int {
+	if strings.HasPrefix(violation, "I16") {
+		return 1
+	}
+	return 0
 }
 
 // command runs a program and returns all that it said.
