@@ -103,6 +103,9 @@ func (b bug) try(ctx context.Context, machine bool) (string, error) {
 		return "", fmt.Errorf("make a directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // a leftover harms nobody
+	if err := os.Chmod(dir, 0o755); err != nil { // the machine's Postgres is of another user
+		return "", fmt.Errorf("open the directory: %w", err)
+	}
 	overlay, err := b.overlay(dir)
 	if err != nil {
 		return "", err
