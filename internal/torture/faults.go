@@ -62,6 +62,7 @@ func kinds() []kind {
 		{"postgres crash", 11, (*breaker).crash},
 		{"backends killed", 5, (*breaker).backends},
 		{"postgres readonly", 3, (*breaker).readonly},
+		{"postgres slow", 3, (*breaker).sluggish},
 		{"link cut", 5, (*breaker).cut},
 		{"link stalled", 3, (*breaker).stall},
 		{"link late", 4, (*breaker).late},
@@ -197,6 +198,19 @@ func (b *breaker) writes(ctx context.Context, taken bool) bool {
 		}
 	}
 	return true
+}
+
+// sluggish makes Postgres answer late, for all replicas.
+func (b *breaker) sluggish(ctx context.Context, r draws) {
+	b.take("postgres slow", "all links", func() {
+		for _, replica := range b.w.replicas {
+			replica.database.set(trouble{latency: 50*time.Millisecond + r.b/5})
+		}
+		pause(ctx, time.Second+4*r.a)
+		for _, replica := range b.w.replicas {
+			replica.database.set(trouble{})
+		}
+	})
 }
 
 // trouble gives a link some for a while.
