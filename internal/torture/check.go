@@ -157,15 +157,11 @@ const witnesses = `
 
 // importLedgers puts what the other witnesses wrote beside the tables of loopd.
 func (w *world) importLedgers(ctx context.Context) error {
-	_, err := w.db.Exec(ctx, witnesses)
-	if err != nil {
+	if _, err := w.db.Exec(ctx, witnesses); err != nil {
 		return fmt.Errorf("import the ledgers: %w", err)
 	}
-	insert := func(query string, args ...any) {
-		if err == nil {
-			_, err = w.db.Exec(ctx, query, args...)
-		}
-	}
+	lines := &pgx.Batch{}
+	insert := func(query string, args ...any) { lines.Queue(query, args...) }
 	for _, d := range w.tools.ledger.all() {
 		insert(`INSERT INTO led VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`, d.Tool, d.Run, d.Call, d.Attempt, d.Key, d.N, d.Applied, risky(d.Tool), d.Intent)
 	}
@@ -194,7 +190,7 @@ func (w *world) importLedgers(ctx context.Context) error {
 	for call, hash := range w.client.approved {
 		insert(`INSERT INTO approved VALUES ($1, $2)`, call, hash)
 	}
-	if err != nil {
+	if err := w.db.SendBatch(ctx, lines).Close(); err != nil {
 		return fmt.Errorf("import the ledgers: %w", err)
 	}
 	return nil

@@ -97,6 +97,9 @@ func (r *registers) holds(name, value string) {
 func (r *registers) note(name string, a access, from, to int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if a.heard == unknown && slices.ContainsFunc(r.history[name], func(o porcupine.Operation) bool { return o.Input == a }) {
+		return // the first that nobody heard of may happen whenever this one may
+	}
 	r.history[name] = append(r.history[name], porcupine.Operation{Input: a, Call: from, Return: to})
 }
 

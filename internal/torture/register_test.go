@@ -50,6 +50,14 @@ func TestRegisters(t *testing.T) {
 			t.Errorf("%s: %q", name, violations)
 		}
 	}
+	r := registers{history: map[string][]porcupine.Operation{}}
+	for range 1000 { // clients insist, and are many in an outage
+		r.wrote("x", "", time.Now(), lost)
+	}
+	r.holds("x", "")
+	if violations := r.judge(); len(violations) > 0 {
+		t.Errorf("insisting for long: %.200q", violations)
+	}
 	if hear(errors.New("no status")) != unknown {
 		t.Error("an error that is no answer counts as one")
 	}

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // failed finds the names of tests that failed, and violation what the fault machine
@@ -22,6 +24,8 @@ var (
 // byTest runs the tests of a bug. Only a test that fails has noticed: a patch that does
 // not compile, and a test that hangs, have not.
 func (b bug) byTest(ctx context.Context, overlay string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience) // it compiles first
+	defer cancel()
 	said, code, err := command(ctx, "go", "test", "-overlay", overlay, "-count=1", "-failfast", "-timeout", patience.String(), "-run", b.test.name, "./"+b.test.folder)
 	names := failed.FindAllStringSubmatch(said, -1)
 	// The name of the innermost test says most.
@@ -39,11 +43,14 @@ func (b bug) byTest(ctx context.Context, overlay string) (string, error) {
 
 // byMachine breaks the broken loopd some more.
 func (b bug) byMachine(ctx context.Context, dir, overlay string) (string, error) {
-	loopd := filepath.Join(dir, "loopd")
-	if said, code, err := command(ctx, "go", "build", "-overlay", overlay, "-o", loopd, "./cmd/loopd"); err != nil || code != 0 {
-		return "", fmt.Errorf("build: %w %s", err, last(said))
+	for _, folder := range []string{"./cmd/loopd", "./internal/torture"} {
+		if said, code, err := command(ctx, "go", "build", "-overlay", overlay, "-o", dir+"/", folder); err != nil || code != 0 {
+			return "", fmt.Errorf("build %s: %w %s", folder, err, last(said))
+		}
 	}
-	said, code, err := command(ctx, "go", "run", "./internal/torture", "--loopd", loopd, "--dir", filepath.Join(dir, "machine"),
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	said, code, err := command(ctx, filepath.Join(dir, "torture"), "--loopd", filepath.Join(dir, "loopd"), "--dir", filepath.Join(dir, "machine"),
 		"--faults", b.faults, "--duration", "30s", "--quiet", "90s")
 	found := violation.FindAllStringSubmatch(said, -1)
 	// That something is late says least of what is wrong.
@@ -69,7 +76,10 @@ func liveness(violation string) int {
 
 // command runs a program and returns all that it said.
 func command(ctx context.Context, name string, args ...string) (said string, code int, err error) {
-	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it has children of its own
+	cmd.WaitDelay = time.Minute
+	out, err := cmd.CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && ctx.Err() == nil {
 		return string(out), exit.ExitCode(), nil
 	}
