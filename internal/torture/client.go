@@ -36,6 +36,7 @@ type client struct {
 	healed   atomic.Bool // no request can be under way any more that a fault delayed
 
 	registers registers
+	doors     chan struct{} // holds one for each client that creates a run now
 
 	mu       sync.Mutex
 	runs     []*created
@@ -47,7 +48,7 @@ type client struct {
 func newClient(replicas []*replica, tools *toolServer) *client {
 	return &client{
 		replicas: replicas, tools: tools, rest: http.Client{Timeout: 4 * time.Second},
-		approved: map[string]string{}, counts: map[string]int{}, registers: registers{history: map[string][]porcupine.Operation{}},
+		approved: map[string]string{}, counts: map[string]int{}, doors: make(chan struct{}, 16), registers: registers{history: map[string][]porcupine.Operation{}},
 	}
 }
 
@@ -70,7 +71,7 @@ func unclear(err error) bool {
 
 // insist repeats a request at any replica until the answer is clear or ctx ends.
 func (c *client) insist(ctx context.Context, what string, ask func(context.Context, *replica) error) error {
-	for {
+	for wait := 200 * time.Millisecond; ; wait = min(2*wait, 3*time.Second) {
 		once, cancel := context.WithTimeout(ctx, 4*time.Second)
 		err := ask(once, c.any())
 		cancel()
@@ -79,7 +80,7 @@ func (c *client) insist(ctx context.Context, what string, ask func(context.Conte
 			return err
 		}
 		c.count("unclear " + status.Code(err).String())
-		if !pause(ctx, 200*time.Millisecond) {
+		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return err
 		}
 	}
@@ -97,6 +98,7 @@ func (c *client) create(ctx context.Context, r *rand.Rand, p plan) {
 		times = 2
 	}
 	name := ""
+	c.doors <- struct{}{} // a crowd that insists would be all that a slow machine does
 	for range times {
 		_ = c.insist(ctx, "create", func(ctx context.Context, at *replica) error {
 			began := time.Now()
@@ -111,6 +113,7 @@ func (c *client) create(ctx context.Context, r *rand.Rand, p plan) {
 			c.mu.Unlock()
 		}
 	}
+	<-c.doors
 	if name == "" {
 		return
 	}

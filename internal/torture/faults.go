@@ -113,7 +113,13 @@ func (b *breaker) run(ctx context.Context, of []kind) {
 			replica: b.w.replicas[b.rand.IntN(len(b.w.replicas))], link: links[b.rand.IntN(len(links))], order: b.rand.Perm(len(links)),
 			a: time.Duration(b.rand.Int64N(int64(time.Second))), b: time.Duration(b.rand.Int64N(int64(time.Second))), coin: b.rand.IntN(2) == 0,
 		}
+		before := b.w.progress()
 		b.all.do(func() { chosen.run(b, ctx, r) })
+		for range 100 { // a machine that is slow to recover is given 20 s to do something
+			if b.w.progress() > before || !pause(ctx, 200*time.Millisecond) {
+				break
+			}
+		}
 	}
 }
 

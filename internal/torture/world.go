@@ -45,6 +45,9 @@ func (w *world) links() []*link {
 	return links
 }
 
+// progress rises with whatever loopd does: requests to the model and to tools.
+func (w *world) progress() int { return w.model.ledger.size() + w.tools.ledger.size() }
+
 // newWorld starts everything, whole. What it returns is to be closed, with an error
 // too.
 func newWorld(ctx context.Context, s settings, log *slog.Logger) (*world, error) {
