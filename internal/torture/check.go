@@ -73,7 +73,7 @@ func invariants() []invariant {
 		{"I11 an account is not the sum of its run's calls", `SELECT h.run_id::text, sum(h.settled_pico)::text, a.committed_pico::text FROM holds h
 			JOIN accounts a ON a.tenant_id = h.tenant_id AND a.account = 'run:' || h.run_id GROUP BY h.run_id, a.committed_pico HAVING sum(h.settled_pico) <> a.committed_pico`},
 		{"I11 a run's cost is not that of its calls and children", `SELECT r.run_id::text, r.cost_pico::text, a.committed_pico::text FROM runs r JOIN accounts a ON a.tenant_id = r.tenant_id AND a.account = 'run:' || r.run_id
-			WHERE r.cost_pico <> a.committed_pico + (SELECT coalesce(sum(c.cost_pico), 0) FROM runs c WHERE c.parent_run_id = r.run_id)`},
+			WHERE r.ended_at IS NOT NULL AND r.cost_pico <> a.committed_pico + (SELECT coalesce(sum(c.cost_pico), 0) FROM runs c WHERE c.parent_run_id = r.run_id)`},
 		{"I11 a budget is above its limit", `SELECT budget_id, committed_pico::text, held_pico::text FROM budget_standing WHERE committed_pico::numeric + held_pico > limit_pico`},
 		{"I11 a budget's account is not the sum of its chunks", `SELECT a.budget_id, a.held_pico::text, sum(c.drawn_pico)::text FROM budget_accounts a
 			LEFT JOIN chunks c ON c.budget_id = a.budget_id AND c.starts_at = a.starts_at AND c.state <> 'folded' GROUP BY a.budget_id, a.starts_at, a.held_pico HAVING a.held_pico <> coalesce(sum(c.drawn_pico), 0)`},

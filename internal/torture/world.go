@@ -257,12 +257,19 @@ func (w *world) last(ctx context.Context) []string {
 	return slices.Concat(late...)
 }
 
-// close ends everything.
-func (w *world) close(ctx context.Context) {
+// halt ends the replicas: what is judged must not move.
+func (w *world) halt(ctx context.Context) {
 	w.endRuns()
 	for _, r := range w.replicas {
 		r.signal(syscall.SIGCONT)
 		r.end(ctx, syscall.SIGKILL, 0)
+	}
+}
+
+// close ends everything.
+func (w *world) close(ctx context.Context) {
+	w.halt(ctx)
+	for _, r := range w.replicas {
 		_ = r.conn.Close()
 	}
 	for _, s := range w.servers {
