@@ -8,7 +8,7 @@ import (
 //go:embed *.patch
 var patches embed.FS
 
-// bug is one way in which loopd could be broken.
+// A bug is one way in which loopd could be broken.
 type bug struct {
 	id    string
 	says  string // what is broken
