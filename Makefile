@@ -34,9 +34,15 @@ race: ## Run all tests under the race detector
 # TORTURE passes flags on, such as TORTURE='--seed 17 --verbose'.
 TORTURE ?=
 
-.PHONY: torture torture-short torture-long
+.PHONY: torture torture-ci torture-short torture-long
 torture: build ## Break three replicas and their Postgres for 5 minutes, then check that all promises held
 	go run ./internal/torture --duration 5m $(TORTURE)
+
+# Built as the tests are, so that nothing is compiled a second time; patient, since
+# nobody knows what else the machine does.
+torture-ci: ## The same in a minute, as CI does it
+	go build -o .cache/loopd ./cmd/loopd
+	go run ./internal/torture --loopd .cache/loopd --duration 20s --quiet 5m $(TORTURE)
 
 torture-short: build ## The same for half a minute
 	go run ./internal/torture --duration 30s $(TORTURE)
@@ -59,6 +65,13 @@ failover: build ## Fail a Patroni cluster over while runs are made; see deploy/h
 	deploy/ha/cluster start
 	@trap 'deploy/ha/cluster stop' EXIT; \
 	go run ./internal/torture --cluster deploy/ha/cluster --replicas 2 --faults none --duration 3m $(TORTURE)
+
+# SEEDED chooses, such as SEEDED='M03 M12' or SEEDED='--machine M03'.
+SEEDED ?=
+
+.PHONY: seeded-bugs
+seeded-bugs: ## Break loopd in fifteen ways and show which test notices each
+	go run ./internal/torture/seeded $(SEEDED)
 
 .PHONY: check
 check: fmt-check vet lint arch checkgenerate race ## All that must hold before a change lands

@@ -397,6 +397,36 @@ func TestCancelledAppendTellsTheTruth(t *testing.T) {
 	}
 }
 
+// A takeover that commits while an append waits for the row is seen by the append: the
+// epoch is read where the events are written, not before.
+func TestTakeOverDuringAnAppend(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	ref := create(t, s)
+	lease := claimOne(t, s, "w1")
+	mustAppend(t, s, lease, batch(lease, 2, claimed(lease)))
+	renew(t, s, "w2", time.Minute)
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), "UPDATE runs SET lease_owner = 'w2', lease_epoch = lease_epoch + 1"); err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan error, 1)
+	go func() { result <- s.Append(t.Context(), lease, batch(lease, 3, loop.AnswerAccepted{})) }()
+	waitFor(t, s, "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	wantErr(t, <-result, loop.ErrLeaseLost)
+	if seq := lastSeq(t, s, ref); seq != 2 {
+		t.Errorf("the journal has %d events, want 2", seq)
+	}
+}
+
 // waitFor polls the database until the query is true.
 func waitFor(t *testing.T, s *Store, query string) {
 	t.Helper()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +47,15 @@ func invariants() []invariant {
 			WHERE l.risky AND l.applied AND t.state NOT IN ('SUCCEEDED', 'IN_DOUBT', 'STARTED')`},
 		{"I7 a call succeeded that never arrived", `SELECT t.run_id::text, t.call_id, t.tool FROM tool_calls t WHERE t.state = 'SUCCEEDED' AND t.tool IN ('effect', 'final', 'read', 'keyed')
 			AND NOT EXISTS (SELECT FROM led l WHERE l.run = t.run_id::text AND l.call = t.call_id)`},
+		// A worker that was lost doubts under the epoch of the next. What is left after a
+		// fault, such as a restart, takes some seconds.
+		{"I7 a call is in doubt although it was answered and nothing broke", `SELECT d.run_id::text, l.call, l.key, d.at::text FROM events d
+			JOIN events s ON s.tenant_id = d.tenant_id AND s.run_id = d.run_id AND s.kind = 'call_started' AND s.epoch = d.epoch
+				AND s.body ->> 'call_id' = d.body ->> 'call_id' AND s.body ->> 'attempt' = d.body ->> 'attempt'
+			JOIN led l ON l.run = d.run_id::text AND l.call = d.body ->> 'call_id' AND l.attempt = (d.body ->> 'attempt')::int
+			JOIN answered a ON a.key = l.key AND a.attempt = l.attempt AND a.at < d.at AND a.at < s.at + interval '3 s'
+			WHERE d.kind = 'call_in_doubt'
+				AND NOT EXISTS (SELECT FROM faults f WHERE f.began < d.at AND f.ended + interval '3 s' > s.at - interval '1 s')`},
 		{"I8 a call was left started", `SELECT t.run_id::text, t.call_id, t.state FROM tool_calls t JOIN runs r USING (tenant_id, run_id) WHERE t.state IN ('STARTED', 'AWAITING_RESULT', 'AWAITING_APPROVAL') AND r.ended_at IS NOT NULL`},
 		{"I9 an event is of an older epoch than one before it", `SELECT run_id::text, seq::text, epoch::text FROM
 			(SELECT run_id, seq, epoch, max(epoch) OVER (PARTITION BY tenant_id, run_id ORDER BY seq) AS newest FROM events) e WHERE epoch < newest`},
@@ -63,7 +73,7 @@ func invariants() []invariant {
 		{"I11 an account is not the sum of its run's calls", `SELECT h.run_id::text, sum(h.settled_pico)::text, a.committed_pico::text FROM holds h
 			JOIN accounts a ON a.tenant_id = h.tenant_id AND a.account = 'run:' || h.run_id GROUP BY h.run_id, a.committed_pico HAVING sum(h.settled_pico) <> a.committed_pico`},
 		{"I11 a run's cost is not that of its calls and children", `SELECT r.run_id::text, r.cost_pico::text, a.committed_pico::text FROM runs r JOIN accounts a ON a.tenant_id = r.tenant_id AND a.account = 'run:' || r.run_id
-			WHERE r.cost_pico <> a.committed_pico + (SELECT coalesce(sum(c.cost_pico), 0) FROM runs c WHERE c.parent_run_id = r.run_id)`},
+			WHERE r.ended_at IS NOT NULL AND r.cost_pico <> a.committed_pico + (SELECT coalesce(sum(c.cost_pico), 0) FROM runs c WHERE c.parent_run_id = r.run_id)`},
 		{"I11 a budget is above its limit", `SELECT budget_id, committed_pico::text, held_pico::text FROM budget_standing WHERE committed_pico::numeric + held_pico > limit_pico`},
 		{"I11 a budget's account is not the sum of its chunks", `SELECT a.budget_id, a.held_pico::text, sum(c.drawn_pico)::text FROM budget_accounts a
 			LEFT JOIN chunks c ON c.budget_id = a.budget_id AND c.starts_at = a.starts_at AND c.state <> 'folded' GROUP BY a.budget_id, a.starts_at, a.held_pico HAVING a.held_pico <> coalesce(sum(c.drawn_pico), 0)`},
@@ -99,7 +109,11 @@ func (w *world) check(ctx context.Context) ([]string, error) {
 		r.mu.Unlock()
 	}
 	found, err := judge(ctx, w.db)
-	return append(violations, found...), err
+	if err != nil {
+		return nil, err
+	}
+	unordered, err := w.judgeRegisters(ctx)
+	return slices.Concat(violations, found, unordered), err
 }
 
 // querier is a pool or a transaction.
@@ -137,21 +151,25 @@ const witnesses = `
 	CREATE TABLE asked (run text, tag text, fault text, pico numeric);
 	CREATE TABLE acked (tag text, run text, cancelled timestamptz);
 	CREATE TABLE watched (run text, kinds text, seen int, ended boolean, fault text);
-	CREATE TABLE approved (call text, hash text)`
+	CREATE TABLE approved (call text, hash text);
+	CREATE TABLE answered (key text, attempt int, at timestamptz);
+	CREATE TABLE faults (kind text, began timestamptz, ended timestamptz)`
 
 // importLedgers puts what the other witnesses wrote beside the tables of loopd.
 func (w *world) importLedgers(ctx context.Context) error {
-	_, err := w.db.Exec(ctx, witnesses)
-	if err != nil {
+	if _, err := w.db.Exec(ctx, witnesses); err != nil {
 		return fmt.Errorf("import the ledgers: %w", err)
 	}
-	insert := func(query string, args ...any) {
-		if err == nil {
-			_, err = w.db.Exec(ctx, query, args...)
-		}
-	}
+	lines := &pgx.Batch{}
+	insert := func(query string, args ...any) { lines.Queue(query, args...) }
 	for _, d := range w.tools.ledger.all() {
 		insert(`INSERT INTO led VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`, d.Tool, d.Run, d.Call, d.Attempt, d.Key, d.N, d.Applied, risky(d.Tool), d.Intent)
+	}
+	for _, a := range w.tools.answered() {
+		insert(`INSERT INTO answered VALUES ($1, $2, $3)`, a.key, a.attempt, a.at)
+	}
+	for _, f := range w.breaker.windows {
+		insert(`INSERT INTO faults VALUES ($1, $2, $3)`, f.kind, f.began, f.ended)
 	}
 	for _, a := range w.model.ledger.all() {
 		// gpt-4.1-mini, USD per million tokens: 0.40 in, 1.60 out; so 1e-12 USD per token is 400,000 and 1,600,000.
@@ -172,7 +190,7 @@ func (w *world) importLedgers(ctx context.Context) error {
 	for call, hash := range w.client.approved {
 		insert(`INSERT INTO approved VALUES ($1, $2)`, call, hash)
 	}
-	if err != nil {
+	if err := w.db.SendBatch(ctx, lines).Close(); err != nil {
 		return fmt.Errorf("import the ledgers: %w", err)
 	}
 	return nil

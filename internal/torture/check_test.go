@@ -59,6 +59,8 @@ INSERT INTO led VALUES ('final', '00000000-0000-0000-0000-000000000001', 'c1', 1
 INSERT INTO asked VALUES ('00000000-0000-0000-0000-000000000001', '1', '', 300);
 INSERT INTO acked VALUES ('torture-1', '00000000-0000-0000-0000-000000000001', NULL);
 INSERT INTO watched SELECT '00000000-0000-0000-0000-000000000001', string_agg(kind, ' ' ORDER BY seq), 8, true, '' FROM events;
+INSERT INTO answered VALUES ('k', 1, now());
+INSERT INTO faults VALUES ('kill', now() - interval '1 h', now() - interval '1 min');
 INSERT INTO approved VALUES ('runs/00000000-0000-0000-0000-000000000001/toolCalls/c1', 'h');`
 
 // extra is another event at the end of the run's journal.
@@ -89,6 +91,7 @@ var crimes = map[string]string{
 	"I6 a risky call was":             `INSERT INTO led SELECT tool, run, call, 2, key, n, false, true, 'yes' FROM led`,
 	"I7 a call took":                  `UPDATE tool_calls SET state = 'NOT_SENT'`,
 	"I7 a call succeeded":             `DELETE FROM led`,
+	"I7 a call is in":                 extra("call_in_doubt", `{"call_id":"c1","attempt":1}`),
 	"I8 a call":                       `UPDATE tool_calls SET state = 'STARTED'`,
 	"I9 an event":                     `UPDATE events SET epoch = 5 WHERE seq = 3`,
 	"I10 an irreversible":             `UPDATE events SET body = '{"call_id":"c1","args_hash":"other","approved":true}' WHERE seq = 5`,

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/anishathalye/porcupine"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -34,6 +35,9 @@ type client struct {
 	rest     http.Client
 	healed   atomic.Bool // no request can be under way any more that a fault delayed
 
+	registers registers
+	doors     chan struct{} // holds one for each client that creates a run now
+
 	mu       sync.Mutex
 	runs     []*created
 	watched  []*watched
@@ -44,7 +48,7 @@ type client struct {
 func newClient(replicas []*replica, tools *toolServer) *client {
 	return &client{
 		replicas: replicas, tools: tools, rest: http.Client{Timeout: 4 * time.Second},
-		approved: map[string]string{}, counts: map[string]int{},
+		approved: map[string]string{}, counts: map[string]int{}, doors: make(chan struct{}, 16), registers: registers{history: map[string][]porcupine.Operation{}},
 	}
 }
 
@@ -67,7 +71,7 @@ func unclear(err error) bool {
 
 // insist repeats a request at any replica until the answer is clear or ctx ends.
 func (c *client) insist(ctx context.Context, what string, ask func(context.Context, *replica) error) error {
-	for {
+	for wait := 200 * time.Millisecond; ; wait = min(2*wait, 3*time.Second) {
 		once, cancel := context.WithTimeout(ctx, 4*time.Second)
 		err := ask(once, c.any())
 		cancel()
@@ -76,7 +80,7 @@ func (c *client) insist(ctx context.Context, what string, ask func(context.Conte
 			return err
 		}
 		c.count("unclear " + status.Code(err).String())
-		if !pause(ctx, 200*time.Millisecond) {
+		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return err
 		}
 	}
@@ -94,10 +98,13 @@ func (c *client) create(ctx context.Context, r *rand.Rand, p plan) {
 		times = 2
 	}
 	name := ""
+	c.doors <- struct{}{} // a crowd that insists would be all that a slow machine does
 	for range times {
 		_ = c.insist(ctx, "create", func(ctx context.Context, at *replica) error {
+			began := time.Now()
 			var err error
 			name, err = c.createOnce(ctx, at, run, overREST)
+			c.registers.wrote("run of "+run.input, name, began, err)
 			return err
 		})
 		if name != "" {
@@ -106,6 +113,7 @@ func (c *client) create(ctx context.Context, r *rand.Rand, p plan) {
 			c.mu.Unlock()
 		}
 	}
+	<-c.doors
 	if name == "" {
 		return
 	}
@@ -246,17 +254,35 @@ func (c *client) settle(ctx context.Context, call *loopdv1.ToolCall) error {
 	}
 }
 
+// judge decides about a call. About some, two people disagree at the same time; for
+// some, somebody first tries an approval of other arguments.
 func (c *client) judge(ctx context.Context, at *replica, call *loopdv1.ToolCall) error {
-	if chance(call.GetName(), 5) == 0 {
-		_, err := at.runs.DenyToolCall(ctx, &loopdv1.DenyToolCallRequest{Name: call.GetName(), Reason: "torture"})
-		c.count("deny " + status.Code(err).String())
-		return err
+	switch chance(call.GetName(), 5) {
+	case 0:
+		return c.deny(ctx, at, call)
+	case 1:
+		var other group
+		other.do(func() { _ = c.deny(ctx, c.any(), call) })
+		defer other.wait()
+	case 2:
+		_, err := at.runs.ApproveToolCall(ctx, &loopdv1.ApproveToolCallRequest{Name: call.GetName(), ArgumentsSha256: strings.Repeat("f0", 32)})
+		c.count("approve other arguments " + status.Code(err).String())
 	}
 	c.mu.Lock()
 	c.approved[call.GetName()] = call.GetArgumentsSha256()
 	c.mu.Unlock()
+	began := time.Now()
 	_, err := at.runs.ApproveToolCall(ctx, &loopdv1.ApproveToolCallRequest{Name: call.GetName(), ArgumentsSha256: call.GetArgumentsSha256()})
+	c.registers.wrote("decision on "+call.GetName(), "approved", began, err)
 	c.count("approve " + status.Code(err).String())
+	return err
+}
+
+func (c *client) deny(ctx context.Context, at *replica, call *loopdv1.ToolCall) error {
+	began := time.Now()
+	_, err := at.runs.DenyToolCall(ctx, &loopdv1.DenyToolCallRequest{Name: call.GetName(), Reason: "torture"})
+	c.registers.wrote("decision on "+call.GetName(), "denied", began, err)
+	c.count("deny " + status.Code(err).String())
 	return err
 }
 

@@ -26,6 +26,14 @@ type breaker struct {
 	busy  map[string]bool // targets that a fault works on
 	done  map[string]int  // faults by kind
 	error error           // the machine itself failed
+
+	windows []window // of all faults
+}
+
+// window is when a fault was at work.
+type window struct {
+	kind         string
+	began, ended time.Time
 }
 
 // kind is a kind of fault.
@@ -53,6 +61,8 @@ func kinds() []kind {
 		{"freeze", 11, (*breaker).freeze},
 		{"postgres crash", 11, (*breaker).crash},
 		{"backends killed", 5, (*breaker).backends},
+		{"postgres readonly", 3, (*breaker).readonly},
+		{"postgres slow", 3, (*breaker).sluggish},
 		{"link cut", 5, (*breaker).cut},
 		{"link stalled", 3, (*breaker).stall},
 		{"link late", 4, (*breaker).late},
@@ -103,7 +113,13 @@ func (b *breaker) run(ctx context.Context, of []kind) {
 			replica: b.w.replicas[b.rand.IntN(len(b.w.replicas))], link: links[b.rand.IntN(len(links))], order: b.rand.Perm(len(links)),
 			a: time.Duration(b.rand.Int64N(int64(time.Second))), b: time.Duration(b.rand.Int64N(int64(time.Second))), coin: b.rand.IntN(2) == 0,
 		}
+		before := b.w.progress()
 		b.all.do(func() { chosen.run(b, ctx, r) })
+		for range 100 { // a machine that is slow to recover is given 20 s to do something
+			if b.w.progress() > before || !pause(ctx, 200*time.Millisecond) {
+				break
+			}
+		}
 	}
 }
 
@@ -117,9 +133,11 @@ func (b *breaker) take(kind, target string, f func()) {
 	b.busy[target] = true
 	b.mu.Unlock()
 	b.w.log.Info("fault", "kind", kind, "target", target)
+	began := time.Now()
 	f()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.windows = append(b.windows, window{kind, began, time.Now()})
 	b.busy[target] = false
 	b.done[kind]++
 }
@@ -160,6 +178,44 @@ func (b *breaker) crash(ctx context.Context, r draws) {
 func (b *breaker) backends(ctx context.Context, _ draws) {
 	b.take("backends killed", "postgres", func() {
 		_, _ = b.w.db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`)
+	})
+}
+
+// readonly has Postgres refuse all writes for a while, as one does that was made a
+// standby.
+func (b *breaker) readonly(ctx context.Context, r draws) {
+	b.take("postgres readonly", "postgres", func() {
+		if b.writes(ctx, false) {
+			pause(ctx, 500*time.Millisecond+4*r.a)
+		}
+		for ctx := context.WithoutCancel(ctx); !b.writes(ctx, true); {
+			pause(ctx, 100*time.Millisecond)
+		}
+	})
+}
+
+// writes sets whether Postgres takes any. False: it could not be told.
+func (b *breaker) writes(ctx context.Context, taken bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for _, command := range []string{fmt.Sprintf("ALTER SYSTEM SET default_transaction_read_only = %t", !taken), "SELECT pg_reload_conf()"} {
+		if _, err := b.w.db.Exec(ctx, command); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// sluggish makes Postgres answer late, for all replicas.
+func (b *breaker) sluggish(ctx context.Context, r draws) {
+	b.take("postgres slow", "all links", func() {
+		for _, replica := range b.w.replicas {
+			replica.database.set(trouble{latency: 50*time.Millisecond + r.b/5})
+		}
+		pause(ctx, time.Second+4*r.a)
+		for _, replica := range b.w.replicas {
+			replica.database.set(trouble{})
+		}
 	})
 }
 

@@ -38,6 +38,13 @@ func (l *ledger[T]) write(line T) error {
 	return nil
 }
 
+// size is how many lines there are so far.
+func (l *ledger[T]) size() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.lines)
+}
+
 // all are the lines so far, oldest first.
 func (l *ledger[T]) all() []T {
 	l.mu.Lock()

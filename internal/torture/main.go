@@ -107,6 +107,7 @@ func torture(ctx context.Context, s settings, out io.Writer) (violations []strin
 		return nil, err
 	}
 	fmt.Fprintf(out, "quiet after %s\n", time.Since(began).Round(time.Second))
+	w.halt(context.WithoutCancel(ctx))
 	violations, err = w.check(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, err

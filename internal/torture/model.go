@@ -77,10 +77,14 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		At: time.Now(), Run: request.Run, Tag: p.tag, Messages: len(request.Messages), In: int64(len(body) / 4), Out: 40,
 		Fault: unpaired(request.Messages), Answered: failure,
 	}
-	if failure == "busy" || failure == "error" {
+	if failure == "busy" || failure == "error" || failure == "cut" {
 		line.In, line.Out = 0, 0
 	}
 	if err := m.ledger.write(line); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	// It thinks for a while, so that workers are lost meanwhile.
+	if !pause(r.Context(), time.Duration(chance(string(body), 700))*time.Millisecond) {
 		panic(http.ErrAbortHandler)
 	}
 	switch failure {
@@ -89,6 +93,8 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `{"error":{"message":"slow down","code":"rate_limit_exceeded"}}`, http.StatusTooManyRequests)
 	case "error":
 		http.Error(w, `{"error":{"message":"it broke"}}`, http.StatusInternalServerError)
+	case "cut":
+		panic(http.ErrAbortHandler)
 	default:
 		final := strings.Contains(string(request.Choice), "none") || iteration >= len(p.iterations)
 		m.answer(w, p, iteration, final, failure == "half", line)
@@ -148,6 +154,8 @@ func (m *model) failure(body []byte) string {
 		return "error"
 	case 2:
 		return "half"
+	case 3:
+		return "cut"
 	}
 	return ""
 }

@@ -22,7 +22,12 @@ type plan struct {
 }
 
 // modes are what the tool server does with a call, most often the first.
-var modes = [...]string{"ok", "ok", "ok", "ok", "ok", "slow", "slow", "broken", "refused", "cut"}
+var modes = [...]string{
+	"ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "slow", "slow", "slow", "slow", "broken", "broken", "refused", "refused", "cut", "cut", "hang",
+}
+
+// twin is the mode of calls that are all asked for with the same arguments.
+const twin = "twin"
 
 // drawPlan makes a plan up.
 func drawPlan(r *rand.Rand, tag string) plan {
@@ -34,6 +39,9 @@ func drawPlan(r *rand.Rand, tag string) plan {
 			calls = append(calls, wish{kinds[r.IntN(len(kinds))], modes[r.IntN(len(modes))]})
 		}
 		p.iterations = append(p.iterations, calls)
+	}
+	if r.IntN(4) == 0 { // the model forgets that it has done this
+		p.iterations = append(p.iterations, []wish{{"effect", twin}}, []wish{{"effect", twin}})
 	}
 	return p
 }
@@ -69,12 +77,16 @@ func parsePlan(input string) (plan, bool) {
 	return p, true
 }
 
-// args are a call's arguments: unique, so that no guard takes two calls for one.
+// args are a call's arguments: unique, so that no guard takes two calls for one, but
+// for twins.
 func (p plan) args(w wish, iteration, place int) string {
 	tag := fmt.Sprintf("%s.%d.%d", p.tag, iteration, place)
 	if w.tool == "child" {
 		child := plan{tag: tag, iterations: [][]wish{{{"read", w.mode}}, {{"effect", "ok"}}}}
 		return fmt.Sprintf(`{"input":%q}`, child)
+	}
+	if w.mode == twin {
+		tag = p.tag + "." + twin
 	}
 	return fmt.Sprintf(`{"n":%q,"mode":%q}`, tag, w.mode)
 }

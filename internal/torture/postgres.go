@@ -32,25 +32,29 @@ func startDatabase(ctx context.Context, dir string) (*database, error) {
 	return d, d.start(ctx)
 }
 
-// start waits for what a crash left running, as an init system would by trying again.
 func (d *database) start(ctx context.Context) error {
-	var server *devpg.Server
-	var err error
-	for {
-		server, err = devpg.Start(ctx, devpg.Config{DataDir: d.dir, Settings: map[string]string{
-			"fsync": "off", "max_connections": "200", "shared_buffers": "64MB",
-		}})
-		if err == nil {
-			break
-		}
-		if !pause(ctx, 200*time.Millisecond) {
-			return fmt.Errorf("start postgres: %w", err)
-		}
+	server, err := devpg.Start(ctx, devpg.Config{DataDir: d.dir, Settings: map[string]string{
+		"fsync": "off", "max_connections": "200", "shared_buffers": "64MB",
+	}})
+	if err != nil {
+		return fmt.Errorf("start postgres: %w", err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.server = server
 	return nil
+}
+
+// restart waits for what a crash left running, as an init system would by trying again.
+func (d *database) restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		err := d.start(ctx)
+		if err == nil || !pause(ctx, 200*time.Millisecond) {
+			return err
+		}
+	}
 }
 
 // dial connects to wherever the server is now.
@@ -93,7 +97,7 @@ func (d *database) crash(ctx context.Context, sig syscall.Signal, away time.Dura
 	<-server.Done()
 	_ = server.Stop(ctx) // gives the directory back; that it ended badly is the point
 	pause(ctx, away)
-	return d.start(context.WithoutCancel(ctx))
+	return d.restart(context.WithoutCancel(ctx))
 }
 
 func (d *database) stop(ctx context.Context) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -185,11 +186,20 @@ func (l *link) delay(n int) bool {
 func (l *link) look(p *pair, piece []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.how.commits > 0 && bytes.Contains(bytes.ToLower(piece), []byte("commit\x00")) {
+	if l.how.commits > 0 && commits(piece) {
 		l.how.commits--
 		l.cuts++
 		p.once.Do(func() { close(p.cutting) })
 	}
+}
+
+// commits reports whether a piece has Postgres commit something: it says so, or it brings
+// events, which are written without a word about the transaction around them.
+func commits(piece []byte) bool {
+	lower := bytes.ToLower(piece)
+	return slices.ContainsFunc([]string{"commit\x00", "model_started", "model_answered", "call_started", "call_finished", "suspended"}, func(word string) bool {
+		return bytes.Contains(lower, []byte(word))
+	})
 }
 
 func (p *pair) withheld() bool {

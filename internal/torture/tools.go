@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -43,6 +44,21 @@ type toolServer struct {
 	mu      sync.Mutex
 	applied map[string]bool // by key
 	broke   map[string]bool // by key: it was broken once
+	good    []answer
+}
+
+// answer is a good one that was given to the end.
+type answer struct {
+	key     string
+	attempt int
+	at      time.Time
+}
+
+// answered are all good answers.
+func (s *toolServer) answered() []answer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.good)
 }
 
 func (s *toolServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -119,6 +135,13 @@ func (s *toolServer) answer(w http.ResponseWriter, r *http.Request, d delivery, 
 		return
 	case d.Mode == "cut" && first:
 		panic(http.ErrAbortHandler)
+	case d.Mode == "hang" && first:
+		pause(r.Context(), 2*toolTimeout)
+		panic(http.ErrAbortHandler)
+	case d.Mode == "ok":
+		if !pause(r.Context(), time.Duration(chance(d.N, 300))*time.Millisecond) {
+			return
+		}
 	case d.Mode == "slow":
 		if !pause(r.Context(), 300*time.Millisecond+time.Duration(chance(d.N, 1500))*time.Millisecond) {
 			return
@@ -126,4 +149,9 @@ func (s *toolServer) answer(w http.ResponseWriter, r *http.Request, d delivery, 
 	}
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"ok":true,"n":%q}`, d.N)
+	if http.NewResponseController(w).Flush() == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.good = append(s.good, answer{d.Key, d.Attempt, time.Now()})
+	}
 }

@@ -83,6 +83,14 @@ func TestLinks(t *testing.T) {
 			t.Errorf("got %q, %v", got, err)
 		}
 	})
+	t.Run("reply to an append withheld", func(t *testing.T) {
+		t.Parallel()
+		l, conn := echo(t)
+		l.set(trouble{commits: 1})
+		if got, err := exchange(conn, "B.\x00\rmodel_started\x00"); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("got %q, %v", got, err)
+		}
+	})
 	t.Run("down", func(t *testing.T) {
 		t.Parallel()
 		l, conn := echo(t)

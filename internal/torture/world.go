@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -44,6 +45,9 @@ func (w *world) links() []*link {
 	}
 	return links
 }
+
+// progress rises with whatever loopd does: requests to the model and to tools.
+func (w *world) progress() int { return w.model.ledger.size() + w.tools.ledger.size() }
 
 // newWorld starts everything, whole. What it returns is to be closed, with an error
 // too.
@@ -225,15 +229,7 @@ func (w *world) create(people, until context.Context, s settings, clients *group
 func (w *world) settle(ctx context.Context, s settings) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.quiet)
 	defer cancel()
-	var late []string
-	for _, r := range w.replicas {
-		for i := range 5 {
-			tag := fmt.Sprintf("last-%s-%d", r.name, i+1)
-			if err := w.client.last(ctx, r, plan{tag: tag, iterations: [][]wish{{{"read", "ok"}, {"effect", "ok"}}}}); err != nil {
-				late = append(late, fmt.Sprintf("I16 liveness: run %s after healing: %v", tag, err))
-			}
-		}
-	}
+	late := w.last(ctx)
 	for {
 		var open int
 		err := w.db.QueryRow(ctx, `SELECT count(*) FROM runs WHERE ended_at IS NULL`).Scan(&open)
@@ -246,12 +242,37 @@ func (w *world) settle(ctx context.Context, s settings) ([]string, error) {
 	}
 }
 
-// close ends everything.
-func (w *world) close(ctx context.Context) {
+// last makes five runs at each replica, which must succeed. It returns those that do not.
+func (w *world) last(ctx context.Context) []string {
+	late := make([][]string, len(w.replicas))
+	var clients group
+	for i, r := range w.replicas {
+		clients.do(func() {
+			for n := range 5 {
+				tag := fmt.Sprintf("last-%s-%d", r.name, n+1)
+				if err := w.client.last(ctx, r, plan{tag: tag, iterations: [][]wish{{{"read", "ok"}, {"effect", "ok"}}}}); err != nil {
+					late[i] = append(late[i], fmt.Sprintf("I16 liveness: run %s after healing: %v", tag, err))
+				}
+			}
+		})
+	}
+	clients.wait()
+	return slices.Concat(late...)
+}
+
+// halt ends the replicas: what is judged must not move.
+func (w *world) halt(ctx context.Context) {
 	w.endRuns()
 	for _, r := range w.replicas {
 		r.signal(syscall.SIGCONT)
 		r.end(ctx, syscall.SIGKILL, 0)
+	}
+}
+
+// close ends everything.
+func (w *world) close(ctx context.Context) {
+	w.halt(ctx)
+	for _, r := range w.replicas {
 		_ = r.conn.Close()
 	}
 	for _, s := range w.servers {
@@ -292,6 +313,7 @@ func (w *world) report(ctx context.Context, out io.Writer) {
 	w.count(ctx, out, `SELECT CASE kind WHEN 'claimed' THEN CASE WHEN body ->> 'recovered' = 'true' THEN 'claimed, recovered' ELSE kind END ELSE kind END, count(*)
 		FROM events WHERE kind IN ('claimed', 'call_in_doubt', 'call_resolved', 'model_failed', 'cancel_requested', 'pause_requested', 'resumed', 'approval_decided', 'result_submitted', 'child_finished')
 		GROUP BY 1 ORDER BY 1`)
+	w.reportPoints(ctx, out)
 	readers := 0
 	for _, seen := range w.client.watched {
 		readers += len(seen.kinds)

@@ -25,6 +25,9 @@ type Worker struct {
 	// before it can record anything; 0: none. Model requests and tool sends
 	// count, from 1.
 	KillAfterEffect int
+	// KillBeforeEffect is the number of the effect before which the worker dies, with
+	// the intent written and nothing sent; 0: none. They count as for KillAfterEffect.
+	KillBeforeEffect int
 	// KillAfterDraw is the number of the draw from a shared account after which the
 	// worker dies without hearing of it; 0: none. Draws count from 1.
 	KillAfterDraw int
@@ -46,6 +49,7 @@ type Worker struct {
 
 	mu      sync.Mutex
 	commits int
+	begun   int
 	effects int
 	draws   int
 }
@@ -220,6 +224,18 @@ func (w *Worker) Model(m engine.Model) engine.Model { return workerModel{w, m} }
 // Tools is the worker's way to tools.
 func (w *Worker) Tools(t engine.Tools) engine.Tools { return workerTools{w, t} }
 
+// begin counts an effect that begins, and kills the worker if it is the one. False: the
+// worker is dead, and nothing leaves it.
+func (w *Worker) begin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.begun++
+	if w.begun == w.KillBeforeEffect {
+		w.Kill()
+	}
+	return !w.Dead()
+}
+
 // effect counts an effect, and kills the worker if it is the one.
 func (w *Worker) effect() {
 	w.mu.Lock()
@@ -244,7 +260,7 @@ type workerModel struct {
 
 // Generate implements engine.Model.
 func (m workerModel) Generate(ctx context.Context, req loop.ModelRequest) (loop.ModelAnswer, error) {
-	if m.w.Dead() {
+	if !m.w.begin() {
 		return loop.ModelAnswer{}, errKilled
 	}
 	ctx, release := m.w.bound(ctx)
@@ -261,7 +277,7 @@ type workerTools struct {
 
 // Call implements engine.Tools.
 func (t workerTools) Call(ctx context.Context, req engine.ToolRequest) loop.ToolReply {
-	if t.w.Dead() {
+	if !t.w.begin() {
 		return loop.ToolReply{Outcome: loop.OutcomeNotSent}
 	}
 	ctx, release := t.w.bound(ctx)
