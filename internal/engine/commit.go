@@ -120,10 +120,11 @@ func (o *owner) fold(b batch) (Batch, error) {
 
 // write makes a batch durable.
 func (o *owner) write(ctx context.Context, out Batch) error {
+	began := time.Now()
 	if err := o.append(ctx, out); err != nil {
 		return err
 	}
-	o.e.metrics.observe(o.state, out.Events)
+	o.tally.committed(o.state, out.Events, time.Since(began))
 	o.logTrips(ctx, out.Events)
 	return nil
 }

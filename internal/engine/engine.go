@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/loopd/loopd/internal/engine/traffic"
+	"github.com/loopd/loopd/internal/label"
 	"github.com/loopd/loopd/internal/loop"
 )
 
@@ -48,6 +49,7 @@ type Config struct {
 
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted, but nowhere shown
+	Labels     *label.Set            // values of labels; nil: a set of its own
 	Tracer     trace.Tracer          // required; use a no-op tracer to have none
 }
 
@@ -98,7 +100,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, errors.New("engine: Journal, Leases, Tools, Checker, Worker, Log and Tracer must be set")
 	}
 	cfg = cfg.withDefaults()
-	e := &Engine{cfg: cfg, metrics: newMetrics(cfg.Registerer), prints: loop.NewFingerprinter(), lanes: map[string]*traffic.Lane{}}
+	e := &Engine{cfg: cfg, metrics: newMetrics(cfg.Registerer, cfg.Labels), prints: loop.NewFingerprinter(), lanes: map[string]*traffic.Lane{}}
 	for provider := range cfg.Models {
 		owner := cmp.Or(cfg.SharesKey[provider], provider)
 		if e.lanes[owner] == nil {
@@ -174,7 +176,7 @@ func (e *Engine) claim(ctx context.Context) int {
 		return 0
 	}
 	for _, l := range leases {
-		e.metrics.leases.WithLabelValues("acquired").Inc()
+		e.metrics.leases.WithLabelValues(leaseAcquired).Inc()
 		e.sup.own(l)
 	}
 	return len(leases)

@@ -31,7 +31,7 @@ func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
 	span := o.spans.chat(bounded, a)
 
 	request, refusal := o.prepare(a), o.place.refusal()
-	request.Emit = o.listen(a, cancel)
+	request.Emit = o.e.metrics.timeFirst(a.Started.Model, began, o.listen(a, cancel))
 	results := make(chan modelResult, 1)
 	fork(o.e.sup, results, func() modelResult { return o.generate(bounded, request, refusal) }, func(p any) modelResult {
 		return modelResult{err: &loop.ModelError{Class: loop.ErrorInternal, Message: fmt.Sprintf("the provider's adapter panicked: %v", p)}}
@@ -51,7 +51,7 @@ func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
 		return err
 	}
 	if answered, ok := record.(loop.ModelAnswered); ok {
-		o.e.metrics.compare(a.Started.Model, a.Started, answered)
+		o.e.metrics.compare(a.Started, answered)
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (s *supervisor) renew(ctx context.Context) {
 		began := time.Now()
 		err := s.renewOnce(ctx, dropped)
 		if err == nil {
-			s.e.metrics.leases.WithLabelValues("renewed").Inc()
+			s.e.metrics.leases.WithLabelValues(leaseRenewed).Inc()
 			s.renewedAt(began)
 			dropped = false
 			continue
@@ -102,7 +102,7 @@ func (s *supervisor) dropAll() {
 	for _, o := range s.owners {
 		o.stop(errLeaseLost)
 	}
-	s.e.metrics.leases.WithLabelValues("expired").Inc()
+	s.e.metrics.leases.WithLabelValues(leaseExpired).Inc()
 }
 
 // listen turns notifications into wakes and reconnects when the connection ends.
@@ -160,6 +160,7 @@ func (s *supervisor) own(l loop.Lease) {
 // the lease was lost, and won again.
 func (s *supervisor) disown(o *owner) {
 	o.stop(nil)
+	s.e.metrics.active.drop(o.tally)
 	s.mu.Lock()
 	if s.owners[o.lease.Run] == o {
 		delete(s.owners, o.lease.Run)
