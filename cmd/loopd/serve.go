@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/loopd/loopd/internal/engine"
+	"github.com/loopd/loopd/internal/label"
 	"github.com/loopd/loopd/internal/postgres"
 	"github.com/loopd/loopd/internal/rule"
 	"github.com/loopd/loopd/internal/server"
@@ -79,6 +80,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		return nil, err
 	}
 	d.flush = flush
+	labels, worker := label.NewSet(d.registry, c.tenants), uuid.NewString()
 	if d.store, err = postgres.Open(ctx, postgres.Config{URL: c.databaseURL, DirectURL: c.directURL, Log: d.log, Registerer: d.registry}); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
@@ -104,7 +106,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools(d.mcp), CallTool: box.callOnce,
 		Models:        book.Models,
 		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
-		Log:           d.log, Registerer: d.registry,
+		Log:           d.log, Registerer: d.registry, Labels: labels,
 	})
 	if err != nil {
 		return nil, err
@@ -113,13 +115,13 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	d.engine, err = engine.New(engine.Config{
 		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, SharesKey: opened.shares, Deltas: d.deltas, Tools: box, Checker: tools,
 		Rules: rules{judge}, Asserts: judge, Approver: approver{d.store, judge, d.log}, Accounts: ports{d.store},
-		Worker: uuid.NewString(), MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
-		Log: d.log, Registerer: d.registry, Tracer: tracer,
+		Worker: worker, MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
+		Log: d.log, Registerer: d.registry, Labels: labels, Tracer: tracer,
 	})
 	if err != nil {
 		return nil, err
 	}
-	d.registry.MustRegister(newRunsGauge(d.store), newCallsGauge(d.store), newBreakerGauge(tools))
+	d.registry.MustRegister(newCensus(d.store, worker), newAbout(c, d.server.Draining, d.store), newBreakerGauge(tools))
 	d.admin = &http.Server{Handler: d.server.AdminHandler(d.registry), ReadHeaderTimeout: 5 * time.Second}
 	return d, d.listen(ctx)
 }

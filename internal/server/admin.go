@@ -33,11 +33,9 @@ func (s *Server) AdminHandler(gatherer prometheus.Gatherer) http.Handler {
 
 // serveReady says whether this replica should get requests, and if not, why.
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
-	select {
-	case <-s.draining:
+	if s.Draining() {
 		http.Error(w, "draining: this replica is shutting down", http.StatusServiceUnavailable)
 		return
-	default:
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
 	defer cancel()
