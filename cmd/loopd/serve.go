@@ -75,7 +75,11 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		return nil, usagef("%w", err)
 	}
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	tracer, flush, err := telemetry.Tracer(ctx, c.otlp, version)
+	content, err := c.captured()
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	tracer, flush, err := telemetry.Tracer(ctx, c.otlp, version, engine.SpanIDs{})
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +120,7 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, SharesKey: opened.shares, Deltas: d.deltas, Tools: box, Checker: tools,
 		Rules: rules{judge}, Asserts: judge, Approver: approver{d.store, judge, d.log}, Accounts: ports{d.store},
 		Worker: worker, MaxRuns: c.maxRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
-		Log: d.log, Registerer: d.registry, Labels: labels, Tracer: tracer,
+		Log: d.log, Registerer: d.registry, Labels: labels, Tracer: tracer, Content: content,
 	})
 	if err != nil {
 		return nil, err

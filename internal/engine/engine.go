@@ -51,6 +51,7 @@ type Config struct {
 	Registerer prometheus.Registerer // nil: metrics are counted, but nowhere shown
 	Labels     *label.Set            // values of labels; nil: a set of its own
 	Tracer     trace.Tracer          // required; use a no-op tracer to have none
+	Content    Content               // what spans hold of what was said; zero: nothing
 }
 
 // withDefaults fills what is unset.

@@ -41,7 +41,7 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 			m.toolCall(s, b.CallID, childOutcome(b.State))
 		case loop.CallRefused:
 			m.toolCall(s, b.CallID, string(b.Outcome))
-			m.undecided(s, b)
+			m.lapsed(s, b)
 		case loop.CallDoubted:
 			m.toolCall(s, b.CallID, string(loop.OutcomeUnknown))
 		case loop.ApprovalDecided:
@@ -145,24 +145,31 @@ const (
 
 // decided counts a decision, and how long it was waited for.
 func (m *metrics) decided(s *loop.State, b loop.ApprovalDecided) {
-	decision := decisionDenied
-	switch {
-	case b.Approved && strings.HasPrefix(b.By, "policies/"):
-		decision = decisionPolicy
-	case b.Approved && b.Args != "":
-		decision = decisionEdited
-	case b.Approved:
-		decision = decisionApproved
-	}
 	call, _ := s.Call(b.CallID)
-	m.waited(s, call, decision)
+	m.waited(s, call, decisionOf(b))
 }
 
-// undecided counts a call that nobody decided about, in time or before the run ended.
-func (m *metrics) undecided(s *loop.State, b loop.CallRefused) {
+// decisionOf is a decision in one word.
+func decisionOf(b loop.ApprovalDecided) string {
+	switch {
+	case b.Approved && strings.HasPrefix(b.By, "policies/"):
+		return decisionPolicy
+	case b.Approved && b.Args != "":
+		return decisionEdited
+	case b.Approved:
+		return decisionApproved
+	}
+	return decisionDenied
+}
+
+// undecided reports whether the call was put before a person and nobody said anything.
+func undecided(call loop.CallHead) bool { return !call.AskedAt.IsZero() && call.DecidedBy == "" }
+
+// lapsed counts a call that nobody decided about, in time or before the run ended.
+func (m *metrics) lapsed(s *loop.State, b loop.CallRefused) {
 	call, _ := s.Call(b.CallID)
 	switch {
-	case call.AskedAt.IsZero() || call.DecidedBy != "":
+	case !undecided(call):
 	case b.Outcome == loop.OutcomeDenied:
 		m.waited(s, call, decisionExpired)
 	default:
@@ -201,7 +208,7 @@ func (m *metrics) end(s *loop.State, agent string, b loop.Finished) {
 
 // exemplar leads from a point of a histogram to the run and to its trace.
 func exemplar(s *loop.State) prometheus.Labels {
-	return prometheus.Labels{"run_id": s.Run().ID, "trace_id": runContext(s.Run(), s.Spec().Traceparent).TraceID().String()}
+	return prometheus.Labels{"run_id": s.Run().ID, "trace_id": traceID(s.Run(), s.Spec().Traceparent).String()}
 }
 
 // observe adds a value with its exemplar.

@@ -56,6 +56,7 @@ func (o *owner) drive(ctx context.Context) error {
 	if err := o.load(ctx); err != nil {
 		return err
 	}
+	o.log = o.log.With("tenant", o.lease.Run.Tenant, "agent", o.state.Spec().Agent, "trace_id", traceID(o.lease.Run, o.state.Spec().Traceparent).String())
 	recovered := o.state.InAttempt()
 	if recovered {
 		o.e.metrics.recovered.WithLabelValues("lost_worker").Inc()
@@ -101,6 +102,9 @@ func (o *owner) load(ctx context.Context) error {
 	state.TakeChangedCalls() // their heads were written with their events
 	state.TakeFullResults()  // so were these
 	o.state, o.waiting = state, j.Signals
+	if o.spans != nil {
+		o.spans.state = state
+	}
 	o.tally.begin(state, j.Events[len(j.Events)-1].At)
 	return nil
 }
@@ -158,7 +162,7 @@ func (o *owner) end(ctx context.Context, err error) {
 		if h.Stop != nil {
 			reason = string(h.Stop.Reason)
 		}
-		o.log.InfoContext(ctx, "run released", "agent", o.state.Spec().Agent, "state", h.State, "stop_reason", reason,
+		o.log.InfoContext(ctx, "run released", "state", h.State, "stop_reason", reason,
 			"iterations", h.Iterations, "cost_usd", h.Cost.Total().String())
 		o.e.metrics.leases.WithLabelValues(leaseReleased).Inc()
 	case errors.Is(err, loop.ErrLeaseLost):
