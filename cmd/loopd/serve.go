@@ -110,7 +110,8 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		ImportOpenAPI: importOpenAPI, ListMCPTools: listMCPTools(d.mcp), CallTool: box.callOnce,
 		Models:        book.Models,
 		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
-		Log:           d.log, Registerer: d.registry, Labels: labels,
+		Alive:         func() error { return d.engine.Alive() }, Conditions: func() []server.Condition { return d.conditions(tools) },
+		Log: d.log, Registerer: d.registry, Labels: labels,
 	})
 	if err != nil {
 		return nil, err

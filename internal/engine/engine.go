@@ -93,6 +93,7 @@ type Engine struct {
 	prints  *loop.Fingerprinter
 	lanes   map[string]*traffic.Lane // by provider name
 	sup     *supervisor
+	claims  pulse
 }
 
 // New checks the configuration and makes an Engine.
@@ -146,7 +147,9 @@ func (e *Engine) firstRenewal(ctx context.Context) error {
 
 // claimUntil takes runs whenever there is room and something may be claimable.
 func (e *Engine) claimUntil(ctx context.Context) {
+	defer e.claims.rest()
 	for ctx.Err() == nil {
+		e.claims.beat()
 		claimed := e.claim(ctx)
 		if claimed > 0 && e.sup.free() > 0 {
 			continue // there may be more

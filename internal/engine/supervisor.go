@@ -25,6 +25,7 @@ type supervisor struct {
 	daemons sync.WaitGroup
 
 	draining  chan struct{} // closed when the drain begins
+	renewals  pulse
 	work      context.Context
 	stopWork  context.CancelCauseFunc
 	stopHeart context.CancelFunc
@@ -52,8 +53,10 @@ func (s *supervisor) start(ctx context.Context) {
 // They are this worker's in the database all the same. So before it renews again
 // it retires, or nobody would ever drive them.
 func (s *supervisor) renew(ctx context.Context) {
+	defer s.renewals.rest()
 	dropped := false
 	for sleep(ctx, s.e.cfg.RenewEvery) {
+		s.renewals.beat()
 		began := time.Now()
 		err := s.renewOnce(ctx, dropped)
 		if err == nil {

@@ -89,7 +89,7 @@ func (w *world) createFor(tenant string, spec loop.Spec) loop.RunRef {
 func (w *world) worker() *enginetest.Worker { return enginetest.NewWorker(w.Context(), w.store) }
 
 // start starts the engine of a process.
-func (w *world) start(worker *enginetest.Worker, tweak ...func(*engine.Config)) {
+func (w *world) start(worker *enginetest.Worker, tweak ...func(*engine.Config)) *engine.Engine {
 	w.Helper()
 	w.note()
 	w.workers = append(w.workers, worker)
@@ -112,6 +112,7 @@ func (w *world) start(worker *enginetest.Worker, tweak ...func(*engine.Config)) 
 			w.Errorf("run engine: %v", err)
 		}
 	})
+	return e
 }
 
 // started starts a process that nothing happens to.

@@ -99,6 +99,11 @@ type Config struct {
 	// are not found.
 	Console http.Handler
 
+	// Alive reports what is broken in this process for good. Nil: nothing ever is.
+	Alive func() error
+	// Conditions are shown by /readyz?verbose, beside those of the server. Nil: none.
+	Conditions func() []Condition
+
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Labels     *label.Set // values of the labels of metrics; nil: a set of its own
