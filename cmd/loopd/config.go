@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/loopd/loopd/internal/label"
 	"github.com/loopd/loopd/internal/loop"
 )
 
@@ -49,13 +52,16 @@ type config struct {
 	anthropicURL string
 	openaiURL    string
 
+	tenants []string // whose own series metrics have
+
 	getenv   func(string) string
+	declared *pflag.FlagSet
 	problems []error // found while the environment was read
 }
 
 // flags declares the flags with the environment's values as defaults.
 func (c *config) flags(f *pflag.FlagSet, env Env) {
-	c.getenv = env.Getenv
+	c.getenv, c.declared = env.Getenv, f
 	text := func(p *string, name, value, usage string) {
 		if v := env.Getenv(envName(name)); v != "" {
 			value = v
@@ -83,6 +89,7 @@ func (c *config) flags(f *pflag.FlagSet, env Env) {
 	f.DurationVar(&c.drainGrace, "drain-grace", 20*time.Second, "how long calls in flight may go on after SIGTERM [LOOPD_DRAIN_GRACE]")
 	f.BoolVar(&c.privateNets, "allow-private-tools", false, "let tools be on loopback and private addresses [LOOPD_ALLOW_PRIVATE_TOOLS]")
 	f.StringSliceVar(&c.toolHosts, "tool-hosts", listOf(env.Getenv("LOOPD_TOOL_HOSTS")), "the only hosts that tools may be on, such as shop.example,*.corp.example:8443; default: any [LOOPD_TOOL_HOSTS]")
+	f.StringSliceVar(&c.tenants, "metric-tenants", listOf(env.Getenv("LOOPD_METRIC_TENANTS")), "tenants that have series of their own in metrics, at most 100; the others are shown together [LOOPD_METRIC_TENANTS]")
 	for _, name := range slices.Concat(fairnessFlags(), []string{"max-runs", "lease-ttl", "drain-grace", "allow-private-tools"}) {
 		v := env.Getenv(envName(name))
 		if v == "" {
@@ -114,6 +121,9 @@ func (c *config) complete() error {
 		errs = append(errs, fmt.Errorf("--max-runs is %d: use at least 1", c.maxRuns))
 	}
 	errs = append(errs, c.fairness.faults()...)
+	if len(c.tenants) > label.MaxTenants {
+		errs = append(errs, fmt.Errorf("--metric-tenants names %d tenants: use at most %d", len(c.tenants), label.MaxTenants))
+	}
 	if c.leaseTTL < time.Second {
 		errs = append(errs, fmt.Errorf("--lease-ttl is %s: use at least 1s, or a short pause looks like a death", c.leaseTTL))
 	}
@@ -126,6 +136,23 @@ func (c *config) complete() error {
 		return &exitError{code: exitUsage, err: err}
 	}
 	return nil
+}
+
+// hash tells two configurations apart, in metrics. What flags and files say is in it;
+// addresses of databases are not, since they may hold passwords.
+func (c *config) hash() string {
+	h := sha256.New()
+	c.declared.VisitAll(func(f *pflag.Flag) {
+		if !strings.HasPrefix(f.Name, "database-") {
+			fmt.Fprintf(h, "%s=%s\n", f.Name, f.Value)
+		}
+	})
+	for _, path := range []string{c.providers, c.script, c.prices} {
+		if b, err := os.ReadFile(path); err == nil { //nolint:gosec // the operator names the file
+			h.Write(b)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
 // readSecret takes a secret from NAME, or from the file that NAME_FILE names.

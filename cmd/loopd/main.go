@@ -28,7 +28,7 @@ func run(ctx context.Context, args []string, env Env) int {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(env), devCommand(env), benchCommand(env), migrateCommand(env), providerCommand(env), versionCommand(env))
+	root.AddCommand(serveCommand(env), devCommand(env), benchCommand(env), migrateCommand(env), providerCommand(env), doctorCommand(env), versionCommand(env))
 	root.AddCommand(clientCommands(env)...)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
 	root.RunE = func(cmd *cobra.Command, args []string) error {

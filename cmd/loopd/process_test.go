@@ -62,6 +62,12 @@ func (s *syncBuffer) String() string {
 // start runs loopd with free ports and waits until it is ready.
 func start(t testing.TB, database, script string, args ...string) *process {
 	t.Helper()
+	return startIn(t, nil, database, script, args...)
+}
+
+// startIn is start with variables of the environment, NAME=value.
+func startIn(t testing.TB, env []string, database, script string, args ...string) *process {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "script.yaml")
 	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
 		t.Fatal(err)
@@ -70,9 +76,10 @@ func start(t testing.TB, database, script string, args ...string) *process {
 	all := append([]string{
 		"serve", "--database-url", database, "--script", path, "--allow-private-tools", "--lease-ttl", "2s", "--drain-grace", "5s",
 		"--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0",
+		"--shed-pool-wait", "0", "--shed-queue-age", "0", // this machine may be busy
 	}, args...)
 	p.cmd = exec.Command(os.Args[0], all...)
-	p.cmd.Env = append(os.Environ(), childEnv+"=1")
+	p.cmd.Env = append(append(os.Environ(), childEnv+"=1"), env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/loopd/loopd/internal/loop"
-	"github.com/loopd/loopd/internal/postgres"
 	"github.com/loopd/loopd/internal/server"
 	"github.com/loopd/loopd/internal/tool"
 	"github.com/loopd/loopd/internal/tool/mcp"
@@ -45,63 +42,6 @@ func listMCPTools(client *mcp.Client) func(context.Context, loop.MCPSpec) ([]ser
 			}
 		}
 		return tools, nil
-	}
-}
-
-// scrapeTimeout bounds the counting for one scrape.
-const scrapeTimeout = 2 * time.Second
-
-// stateGauge counts something by state in the database at each scrape: every
-// replica says the same, so take the max.
-type stateGauge struct {
-	desc  *prometheus.Desc
-	count func(context.Context) (map[string]int64, error)
-}
-
-// newCallsGauge shows the calls that wait for somebody outside.
-func newCallsGauge(store *postgres.Store) stateGauge {
-	return stateGauge{
-		desc: prometheus.NewDesc("loopd_tool_calls_waiting", "Tool calls of live runs that wait for an approval, a result, or the truth about a doubt, in the whole database.", []string{"state"}, nil),
-		count: func(ctx context.Context) (map[string]int64, error) {
-			counts, err := store.CountWaitingCalls(ctx)
-			named := make(map[string]int64, len(counts))
-			for state, n := range counts {
-				named[string(state)] = n
-			}
-			return named, err
-		},
-	}
-}
-
-// newRunsGauge shows how many runs are in which live state.
-func newRunsGauge(store *postgres.Store) stateGauge {
-	return stateGauge{
-		desc: prometheus.NewDesc("loopd_runs", "Runs in each live state, in the whole database.", []string{"state"}, nil),
-		count: func(ctx context.Context) (map[string]int64, error) {
-			counts, err := store.CountRuns(ctx)
-			named := map[string]int64{}
-			for _, s := range []loop.RunState{loop.StateQueued, loop.StateRunning, loop.StateRequiresAction, loop.StatePaused, loop.StateCancelling} {
-				named[string(s)] = counts[s]
-			}
-			return named, err
-		},
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (g stateGauge) Describe(ch chan<- *prometheus.Desc) { ch <- g.desc }
-
-// Collect implements prometheus.Collector.
-func (g stateGauge) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
-	defer cancel()
-	counts, err := g.count(ctx)
-	if err != nil {
-		ch <- prometheus.NewInvalidMetric(g.desc, fmt.Errorf("count in the database: %w", err))
-		return
-	}
-	for state, n := range counts {
-		ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(n), state)
 	}
 }
 

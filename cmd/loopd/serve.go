@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/loopd/loopd/internal/engine"
+	"github.com/loopd/loopd/internal/label"
 	"github.com/loopd/loopd/internal/postgres"
 	"github.com/loopd/loopd/internal/rule"
 	"github.com/loopd/loopd/internal/server"
@@ -78,11 +79,16 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		return nil, usagef("%w", err)
 	}
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	tracer, flush, err := telemetry.Tracer(ctx, c.otlp, version)
+	content, err := c.captured()
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	tracer, flush, err := telemetry.Tracer(ctx, c.otlp, version, engine.SpanIDs{})
 	if err != nil {
 		return nil, err
 	}
 	d.flush = flush
+	labels, worker := label.NewSet(d.registry, c.tenants), uuid.NewString()
 	if d.store, err = postgres.Open(ctx, postgres.Config{URL: c.databaseURL, DirectURL: c.directURL, MaxGroup: c.maxGroup, Log: d.log, Registerer: d.registry}); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
@@ -110,7 +116,8 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 		Shed:          c.fairness.shed(),
 		ProviderKnown: func(name string) bool { return opened.models[name] != nil },
 		Retention:     c.keep,
-		Log:           d.log, Registerer: d.registry,
+		Alive:         func() error { return d.engine.Alive() }, Conditions: func() []server.Condition { return d.conditions(tools) },
+		Log: d.log, Registerer: d.registry, Labels: labels,
 	})
 	if err != nil {
 		return nil, err
@@ -122,13 +129,13 @@ func newDaemon(ctx context.Context, c config, env Env) (*daemon, error) {
 	d.engine, err = engine.New(engine.Config{
 		Journal: ports{d.store}, Leases: ports{d.store}, Models: opened.models, Limits: opened.limits, SharesKey: opened.shares, Deltas: d.deltas, Tools: box, Checker: tools,
 		Rules: rules{judge}, Asserts: judge, Approver: approver{d.store, judge, d.log}, Accounts: ports{d.store},
-		Worker: uuid.NewString(), MaxRuns: c.maxRuns, TenantRuns: c.fairness.tenantRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
-		Log: d.log, Registerer: d.registry, Tracer: tracer,
+		Worker: worker, MaxRuns: c.maxRuns, TenantRuns: c.fairness.tenantRuns, LeaseTTL: c.leaseTTL, DrainGrace: c.drainGrace,
+		Log: d.log, Registerer: d.registry, Labels: labels, Tracer: tracer, Content: content,
 	})
 	if err != nil {
 		return nil, err
 	}
-	d.registry.MustRegister(newRunsGauge(d.store), newCallsGauge(d.store), newBreakerGauge(tools))
+	d.registry.MustRegister(newCensus(d.store, worker), newAbout(c, d.server.Draining, d.store), newBreakerGauge(tools))
 	d.admin = &http.Server{Handler: d.server.AdminHandler(d.registry), ReadHeaderTimeout: 5 * time.Second}
 	return d, d.listen(ctx)
 }

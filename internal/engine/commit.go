@@ -125,10 +125,12 @@ func (o *owner) fold(b batch) (Batch, error) {
 
 // write makes a batch durable.
 func (o *owner) write(ctx context.Context, out Batch) error {
+	began := time.Now()
 	if err := o.append(ctx, out); err != nil {
 		return err
 	}
-	o.e.metrics.observe(o.state, out.Events)
+	o.spans.committed(ctx, out.Events)
+	o.tally.committed(o.state, out.Events, time.Since(began))
 	o.logTrips(ctx, out.Events)
 	return nil
 }
@@ -192,7 +194,7 @@ func isAnswer(err error) bool {
 func (o *owner) logTrips(ctx context.Context, events []loop.Event) {
 	for _, e := range events {
 		if t, ok := e.Body.(loop.Tripped); ok {
-			o.log.InfoContext(ctx, "guard tripped", "agent", o.state.Spec().Agent, "guard", t.Guard, "verdict", t.Verdict,
+			o.log.InfoContext(ctx, "guard tripped", "guard", t.Guard, "verdict", t.Verdict,
 				"reason", t.Reason, "observed", t.Observed, "limit", t.Limit, "iteration", t.Iteration)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/loopd/loopd/internal/engine/traffic"
+	"github.com/loopd/loopd/internal/label"
 	"github.com/loopd/loopd/internal/loop"
 )
 
@@ -51,7 +52,9 @@ type Config struct {
 
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted, but nowhere shown
+	Labels     *label.Set            // values of labels; nil: a set of its own
 	Tracer     trace.Tracer          // required; use a no-op tracer to have none
+	Content    Content               // what spans hold of what was said; zero: nothing
 }
 
 // withDefaults fills what is unset.
@@ -93,6 +96,7 @@ type Engine struct {
 	prints  *loop.Fingerprinter
 	lanes   map[string]*traffic.Lane // by provider name
 	sup     *supervisor
+	claims  pulse
 }
 
 // New checks the configuration and makes an Engine.
@@ -101,7 +105,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, errors.New("engine: Journal, Leases, Tools, Checker, Worker, Log and Tracer must be set")
 	}
 	cfg = cfg.withDefaults()
-	e := &Engine{cfg: cfg, metrics: newMetrics(cfg.Registerer), prints: loop.NewFingerprinter(), lanes: map[string]*traffic.Lane{}}
+	e := &Engine{cfg: cfg, metrics: newMetrics(cfg.Registerer, cfg.Labels), prints: loop.NewFingerprinter(), lanes: map[string]*traffic.Lane{}}
 	for provider := range cfg.Models {
 		owner := cmp.Or(cfg.SharesKey[provider], provider)
 		if e.lanes[owner] == nil {
@@ -146,7 +150,9 @@ func (e *Engine) firstRenewal(ctx context.Context) error {
 
 // claimUntil takes runs whenever there is room and something may be claimable.
 func (e *Engine) claimUntil(ctx context.Context) {
+	defer e.claims.rest()
 	for ctx.Err() == nil {
+		e.claims.beat()
 		claimed := e.claim(ctx)
 		if claimed > 0 && e.sup.free() > 0 {
 			continue // there may be more
@@ -177,7 +183,7 @@ func (e *Engine) claim(ctx context.Context) int {
 		return 0
 	}
 	for _, l := range leases {
-		e.metrics.leases.WithLabelValues("acquired").Inc()
+		e.metrics.leases.WithLabelValues(leaseAcquired).Inc()
 		e.sup.own(l)
 	}
 	return len(leases)

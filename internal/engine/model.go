@@ -28,12 +28,12 @@ func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
 	defer cancel(nil)
 	bounded, stop := context.WithDeadline(callCtx, earlier(a.Deadline, began.Add(o.e.cfg.ModelTimeout)))
 	defer stop()
-	span := o.spans.chat(bounded, a)
+	traced, span := o.spans.chat(bounded, a)
 
 	request, refusal := o.prepare(a), o.place.refusal()
-	request.Emit = o.listen(a, cancel)
+	request.Emit = o.e.metrics.timeFirst(a.Started.Model, began, o.listen(a, cancel))
 	results := make(chan modelResult, 1)
-	fork(o.e.sup, results, func() modelResult { return o.generate(bounded, request, refusal) }, func(p any) modelResult {
+	fork(o.e.sup, results, func() modelResult { return o.generate(traced, request, refusal) }, func(p any) modelResult {
 		return modelResult{err: &loop.ModelError{Class: loop.ErrorInternal, Message: fmt.Sprintf("the provider's adapter panicked: %v", p)}}
 	})
 	var r modelResult
@@ -46,12 +46,12 @@ func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
 		}
 	}
 	record := o.settle(bounded, a, r, time.Since(began))
-	span.endModel(record)
+	span.endModel(request, record)
 	if err := o.hold(ctx, batch{bodies: []loop.Body{record}}); err != nil {
 		return err
 	}
 	if answered, ok := record.(loop.ModelAnswered); ok {
-		o.e.metrics.compare(a.Started.Model, a.Started, answered)
+		o.e.metrics.compare(a.Started, answered)
 	}
 	return nil
 }

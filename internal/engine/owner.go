@@ -25,6 +25,7 @@ type owner struct {
 	seen    int64         // id of the newest signal taken
 	held    *Batch        // folded, not yet written; see hold
 	spans   *spans
+	tally   *tally
 
 	clock   clock
 	asked   map[string]bool // calls that policies have been asked about
@@ -36,7 +37,7 @@ type owner struct {
 
 func newOwner(e *Engine, l loop.Lease, stop context.CancelCauseFunc, draining <-chan struct{}) *owner {
 	return &owner{
-		e: e, lease: l, stop: stop, draining: draining, poked: make(chan struct{}, 1), asked: map[string]bool{}, clock: clockOf(l),
+		e: e, lease: l, stop: stop, draining: draining, poked: make(chan struct{}, 1), asked: map[string]bool{}, clock: clockOf(l), tally: newTally(e.metrics),
 		log: e.cfg.Log.With("run", l.Run.ID, "epoch", l.Epoch),
 	}
 }
@@ -55,6 +56,7 @@ func (o *owner) drive(ctx context.Context) error {
 	if err := o.load(ctx); err != nil {
 		return err
 	}
+	o.log = o.log.With("tenant", o.lease.Run.Tenant, "agent", o.state.Spec().Agent, "trace_id", traceID(o.lease.Run, o.state.Spec().Traceparent).String())
 	if err := o.begin(ctx); err != nil {
 		return err
 	}
@@ -115,6 +117,10 @@ func (o *owner) load(ctx context.Context) error {
 	state.TakeChangedCalls() // their heads were written with their events
 	state.TakeFullResults()  // so were these
 	o.state, o.waiting = state, j.Signals
+	if o.spans != nil {
+		o.spans.state = state
+	}
+	o.tally.begin(state, j.Events[len(j.Events)-1].At)
 	return nil
 }
 
@@ -184,12 +190,12 @@ func (o *owner) end(ctx context.Context, err error) {
 		if h.Stop != nil {
 			reason = string(h.Stop.Reason)
 		}
-		o.log.InfoContext(ctx, "run released", "agent", o.state.Spec().Agent, "state", h.State, "stop_reason", reason,
+		o.log.InfoContext(ctx, "run released", "state", h.State, "stop_reason", reason,
 			"iterations", h.Iterations, "cost_usd", h.Cost.Total().String())
-		o.e.metrics.leases.WithLabelValues("released").Inc()
+		o.e.metrics.leases.WithLabelValues(leaseReleased).Inc()
 	case errors.Is(err, loop.ErrLeaseLost):
 		o.log.WarnContext(ctx, "lease lost; the run goes on elsewhere")
-		o.e.metrics.leases.WithLabelValues("lost").Inc()
+		o.e.metrics.leases.WithLabelValues(leaseLost).Inc()
 	case errors.Is(err, loop.ErrUnknownKind):
 		o.log.WarnContext(ctx, "the run was written by a newer loopd and is left alone", "error", err)
 	case errors.Is(err, loop.ErrCommitsLost):

@@ -25,6 +25,7 @@ type supervisor struct {
 	daemons sync.WaitGroup
 
 	draining  chan struct{} // closed when the drain begins
+	renewals  pulse
 	work      context.Context
 	stopWork  context.CancelCauseFunc
 	stopHeart context.CancelFunc
@@ -52,12 +53,14 @@ func (s *supervisor) start(ctx context.Context) {
 // They are this worker's in the database all the same. So before it renews again
 // it retires, or nobody would ever drive them.
 func (s *supervisor) renew(ctx context.Context) {
+	defer s.renewals.rest()
 	dropped, wait := false, s.e.cfg.RenewEvery
 	for sleep(ctx, wait) {
+		s.renewals.beat()
 		began := time.Now()
 		err := s.renewOnce(ctx, dropped)
 		if err == nil {
-			s.e.metrics.leases.WithLabelValues("renewed").Inc()
+			s.e.metrics.leases.WithLabelValues(leaseRenewed).Inc()
 			s.renewedAt(began)
 			dropped, wait = false, s.e.cfg.RenewEvery
 			continue
@@ -124,7 +127,7 @@ func (s *supervisor) dropAll() {
 	for _, o := range s.owners {
 		o.stop(errLeaseLost)
 	}
-	s.e.metrics.leases.WithLabelValues("expired").Inc()
+	s.e.metrics.leases.WithLabelValues(leaseExpired).Inc()
 }
 
 // listen turns notifications into wakes and reconnects when the connection ends.
@@ -193,6 +196,7 @@ func (s *supervisor) own(l loop.Lease) {
 // the lease was lost, and won again.
 func (s *supervisor) disown(o *owner) {
 	o.stop(nil)
+	s.e.metrics.active.drop(o.tally)
 	s.mu.Lock()
 	if s.owners[o.lease.Run] == o {
 		delete(s.owners, o.lease.Run)

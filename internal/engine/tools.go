@@ -103,13 +103,13 @@ func (o *owner) forkCall(ctx context.Context, send loop.Send, deadline time.Time
 		defer stop()
 		if ctx.Err() != nil {
 			reply := loop.ToolReply{Outcome: loop.OutcomeNotSent, Content: "The call did not run: " + context.Cause(ctx).Error() + "."}
-			span.endTool(reply)
+			span.endTool(send.Call, reply)
 			return toolResult{send, reply}
 		}
 		began := time.Now()
 		reply := o.e.cfg.Tools.Call(traced, req)
 		reply.Duration = time.Since(began)
-		span.endTool(reply)
+		span.endTool(send.Call, reply)
 		return toolResult{send, reply}
 	}, func(p any) toolResult {
 		stop()

@@ -1,8 +1,10 @@
 package engine_test
 
 import (
+	"flag"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,7 +20,21 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain also holds the whole suite to move every metric of the engine. Some tests
+// alone are not expected to.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		still := everMoved.still()
+		if all := flag.Lookup("test.run").Value.String() == ""; all && code == 0 && len(still) > 0 {
+			fmt.Fprintln(os.Stderr, "FAIL: no test moves these metrics:", still)
+			code = 1
+		}
+		os.Exit(code)
+	}))
+}
+
+var everMoved = &moved{names: map[string]bool{}}
 
 // world is what outlives every worker: the store, the model and the tools.
 type world struct {
@@ -44,6 +60,7 @@ func bubble(t *testing.T, test func(w *world)) {
 
 // stop ends all workers and waits until nothing is left of them.
 func (w *world) stop() {
+	w.note()
 	w.store.SetDown(false)
 	for _, worker := range w.workers {
 		worker.Drain()
@@ -54,8 +71,14 @@ func (w *world) stop() {
 // create makes a run that is to be claimed.
 func (w *world) create(spec loop.Spec) loop.RunRef {
 	w.Helper()
+	return w.createFor("acme", spec)
+}
+
+// createFor is create for a tenant.
+func (w *world) createFor(tenant string, spec loop.Spec) loop.RunRef {
+	w.Helper()
 	w.runs++
-	run := loop.RunRef{Tenant: "acme", ID: fmt.Sprintf("r%d", w.runs)}
+	run := loop.RunRef{Tenant: tenant, ID: fmt.Sprintf("r%d", w.runs)}
 	if err := w.store.CreateRun(w.Context(), run, spec); err != nil {
 		w.Fatalf("create run: %v", err)
 	}
@@ -66,8 +89,9 @@ func (w *world) create(spec loop.Spec) loop.RunRef {
 func (w *world) worker() *enginetest.Worker { return enginetest.NewWorker(w.Context(), w.store) }
 
 // start starts the engine of a process.
-func (w *world) start(worker *enginetest.Worker, tweak ...func(*engine.Config)) {
+func (w *world) start(worker *enginetest.Worker, tweak ...func(*engine.Config)) *engine.Engine {
 	w.Helper()
+	w.note()
 	w.workers = append(w.workers, worker)
 	w.registry = prometheus.NewRegistry()
 	cfg := engine.Config{
@@ -88,6 +112,7 @@ func (w *world) start(worker *enginetest.Worker, tweak ...func(*engine.Config)) 
 			w.Errorf("run engine: %v", err)
 		}
 	})
+	return e
 }
 
 // started starts a process that nothing happens to.

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
+
 	"github.com/loopd/loopd/internal/loop"
 )
 
@@ -125,6 +127,7 @@ func (t Transport) Post(parent context.Context, address string, header http.Head
 		return nil, &loop.ModelError{Class: loop.ErrorInternal, Message: "build request: " + err.Error()}
 	}
 	req.Header = header
+	propagation.TraceContext{}.Inject(parent, propagation.HeaderCarrier(header))
 	r := &Response{parent: parent, ctx: ctx, cancel: cancel, key: t.Key, left: t.MaxResponseBytes, watch: t.watch(cancel)}
 
 	resp, err := t.Client.Do(req) //nolint:bodyclose // the Response closes it

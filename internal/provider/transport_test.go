@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/loopd/loopd/internal/loop"
 	"github.com/loopd/loopd/internal/provider"
 )
@@ -388,5 +390,21 @@ func TestFail(t *testing.T) {
 	}
 	if e := r.Fail(io.ErrUnexpectedEOF, loop.Usage{}); classOf(e) != loop.ErrorMidStream {
 		t.Errorf("error is %v", e)
+	}
+}
+
+func TestProvidersAreToldWhereTheyAreInTheTrace(t *testing.T) {
+	t.Parallel()
+	var got string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Get("Traceparent") }))
+	t.Cleanup(server.Close)
+	at := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
+	answer, err := provider.Transport{}.WithDefaults().Post(trace.ContextWithSpanContext(t.Context(), at), server.URL, http.Header{}, []byte("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Close()
+	if want := "00-01000000000000000000000000000000-0200000000000000-01"; got != want {
+		t.Errorf("the provider was told %q, want %q", got, want)
 	}
 }

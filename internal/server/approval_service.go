@@ -168,21 +168,7 @@ func (s *Server) decide(ctx context.Context, run loop.RunRef, call loop.CallHead
 	if err != nil {
 		return named(err, loopdv1.ErrorReason_ERROR_REASON_TOOL_CALL_NOT_FOUND, "tool_call", name)
 	}
-	if !replayed {
-		s.metrics.decided(call.Call.Name, wordOf(decision), time.Since(call.AskedAt))
-	}
 	return markReplayed(ctx, replayed)
-}
-
-// wordOf is a decision in one word.
-func wordOf(d loop.ApprovalDecided) string {
-	switch {
-	case !d.Approved:
-		return decisionDenied
-	case d.Args != "":
-		return decisionEdited
-	}
-	return decisionApproved
 }
 
 // notWaiting refuses a word about a call that does not wait for it, or not any more.
@@ -218,9 +204,6 @@ func (a *approvalService) Answer(ctx context.Context, req *loopdv1.AnswerRequest
 	})
 	if err != nil {
 		return nil, err
-	}
-	if !replayed {
-		a.s.metrics.decided(row.Call.Call.Name, decisionAnswered, time.Since(row.Call.StartedAt))
 	}
 	if err := markReplayed(ctx, replayed); err != nil {
 		return nil, err

@@ -54,7 +54,7 @@ func newFeedWorld(t *testing.T) *feedWorld {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	metrics, err := newMetrics(prometheus.NewRegistry())
+	metrics, err := newMetrics(prometheus.NewRegistry(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestShedding(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			m, err := newMetrics(prometheus.NewRegistry())
+			m, err := newMetrics(prometheus.NewRegistry(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -342,20 +342,3 @@ func expectWakes(t *testing.T, when string, got, want map[string]int) {
 		t.Errorf("wakes %s (-want +got):\n%s", when, diff)
 	}
 }
-
-func TestTooManyAgentsShareALabel(t *testing.T) {
-	t.Parallel()
-	m := &metrics{agents: labels{most: maxAgentLabels}}
-	for i := range maxAgentLabels {
-		name := string(rune('a' + i))
-		if got := m.agents.of(name); got != name {
-			t.Errorf("label of agent %s is %s", name, got)
-		}
-	}
-	if got := m.agents.of("one-more"); got != "_other" {
-		t.Errorf("label of one agent too many is %q", got)
-	}
-	if got := m.agents.of("a"); got != "a" {
-		t.Errorf("label of the first agent became %q", got)
-	}
-}

@@ -2,30 +2,16 @@ package server
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
-	"sync"
-	"time"
 
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/label"
 	"github.com/loopd/loopd/internal/loop"
-)
-
-// maxAgentLabels bounds the series of the agent label: the first that many agents
-// of a process have their own, the rest share one.
-const maxAgentLabels = 25
-
-// maxToolLabels is the same for tools. A call that waits for a person is of a tool that
-// its agent has, so no model chooses the label.
-const maxToolLabels = 60
-
-// What a person decided.
-const (
-	decisionApproved = "approved"
-	decisionEdited   = "edited"
-	decisionDenied   = "denied"
-	decisionAnswered = "answered"
 )
 
 // What became of a request that carried a request id.
@@ -43,37 +29,20 @@ type metrics struct {
 	resumes     prometheus.Counter
 	slow        prometheus.Counter
 	shed        *prometheus.CounterVec
-	approvals   *prometheus.CounterVec
-	approvalAge *prometheus.HistogramVec
 	results     *prometheus.CounterVec
 	wrongTrips  *prometheus.CounterVec
 
-	agents, tools labels
+	grpc    *grpcprom.ServerMetrics
+	http    *prometheus.CounterVec
+	latency *prometheus.HistogramVec
+
+	labels *label.Set
 }
 
-// labels are the values of a label, bounded in number.
-type labels struct {
-	most int
-
-	mu    sync.Mutex
-	known map[string]bool // that have their own series
-}
-
-// of is the label's value for a name: the name itself, or "_other".
-func (l *labels) of(name string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.known[name] && len(l.known) >= l.most {
-		return "_other"
+func newMetrics(reg prometheus.Registerer, labels *label.Set) (*metrics, error) {
+	if labels == nil {
+		labels = label.NewSet(nil, nil)
 	}
-	if l.known == nil {
-		l.known = make(map[string]bool)
-	}
-	l.known[name] = true
-	return name
-}
-
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		runsStarted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loopd_runs_started_total", Help: "Runs created, by agent and by the door they came through.",
@@ -93,21 +62,20 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		shed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loopd_shed_requests_total", Help: "Requests that were refused because of load, by what was asked (create or read) and why (queue_age, pool_wait or tenant_queue).",
 		}, []string{"call", "why"}),
-		approvals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "loopd_approvals_decided_total", Help: "Approvals that people decided, by tool and decision: approved, edited, denied or answered.",
-		}, []string{"tool", "decision"}),
-		approvalAge: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "loopd_approval_wait_seconds", Help: "How long calls waited for the person who decided, by decision.",
-			// From somebody who watches to somebody who comes back after the weekend.
-			Buckets: []float64{5, 15, 30, 60, 120, 300, 600, 1800, 3600, 14400, 43200, 86400, 259200},
-		}, []string{"decision"}),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loopd_results_submitted_total", Help: "Results of tools that callers run themselves, by what became of them: accepted, repeated or refused.",
 		}, []string{"status"}),
 		wrongTrips: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loopd_guard_false_positives_total", Help: "Trips that people reported as wrong, by guard. One that is taken back stays counted.",
 		}, []string{"guard"}),
-		agents: labels{most: maxAgentLabels}, tools: labels{most: maxToolLabels},
+		grpc: grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram()),
+		http: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "http_requests_total", Help: "Requests to the HTTP port, by method and status.",
+		}, []string{"code", "method"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "http_request_duration_seconds", Help: "Time of requests to the HTTP port. Event streams are as long as somebody reads them.", Buckets: prometheus.DefBuckets,
+		}, []string{"code", "method"}),
+		labels: labels,
 	}
 	for _, result := range []string{idempotencyNew, idempotencyReplayed, idempotencyMismatch} {
 		m.idempotency.WithLabelValues(result) // a rate needs the zero before the first
@@ -115,7 +83,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	for _, g := range loop.Guards() {
 		m.wrongTrips.WithLabelValues(g.Name)
 	}
-	for _, c := range []prometheus.Collector{m.runsStarted, m.idempotency, m.streams, m.resumes, m.slow, m.shed, m.approvals, m.approvalAge, m.results, m.wrongTrips} {
+	for _, c := range []prometheus.Collector{m.runsStarted, m.idempotency, m.streams, m.resumes, m.slow, m.shed, m.results, m.wrongTrips, m.grpc, m.http, m.latency} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register the server's metrics: %w", err)
 		}
@@ -125,20 +93,19 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 
 // runStarted counts a run of an agent that exists.
 func (m *metrics) runStarted(agent, source string) {
-	m.runsStarted.WithLabelValues(m.agents.of(agent), source).Inc()
+	m.runsStarted.WithLabelValues(m.labels.Agents.Of(agent), source).Inc()
 }
 
-// decided counts what a person decided about a call of a tool, after how long.
-func (m *metrics) decided(tool, decision string, waited time.Duration) {
-	m.approvals.WithLabelValues(m.tools.of(tool), decision).Inc()
-	m.approvalAge.WithLabelValues(decision).Observe(waited.Seconds())
+// instrument counts and times what the HTTP port serves.
+func (m *metrics) instrument(next http.Handler) http.Handler {
+	return promhttp.InstrumentHandlerDuration(m.latency, promhttp.InstrumentHandlerCounter(m.http, next))
 }
 
 // falsePositive counts a trip that was wrong. A guard of an old journal, which the
 // table does not have any more, is one of the others.
 func (m *metrics) falsePositive(guard string) {
 	if _, known := loop.GuardNamed(guard); !known {
-		guard = "_other"
+		guard = label.Other
 	}
 	m.wrongTrips.WithLabelValues(guard).Inc()
 }

@@ -34,6 +34,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
+	"github.com/loopd/loopd/internal/label"
 	"github.com/loopd/loopd/internal/loop"
 	"github.com/loopd/loopd/internal/postgres"
 )
@@ -103,8 +104,14 @@ type Config struct {
 	// are not found.
 	Console http.Handler
 
+	// Alive reports what is broken in this process for good. Nil: nothing ever is.
+	Alive func() error
+	// Conditions are shown by /readyz?verbose, beside those of the server. Nil: none.
+	Conditions func() []Condition
+
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
+	Labels     *label.Set // values of the labels of metrics; nil: a set of its own
 }
 
 // Server serves the API. Create it with New, fork what Parts returns, end it with
@@ -147,7 +154,7 @@ func New(cfg Config) (*Server, error) {
 	for _, fault := range cfg.Defaults.Validate(cfg.Ceilings) {
 		return nil, fmt.Errorf("default limits: %w", fault) // every run would be refused
 	}
-	m, err := newMetrics(cfg.Registerer)
+	m, err := newMetrics(cfg.Registerer, cfg.Labels)
 	if err != nil {
 		return nil, err
 	}
@@ -208,8 +215,8 @@ func (c *Config) fill() {
 func (s *Server) newGRPC() *grpc.Server {
 	server := grpc.NewServer(
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithPropagators(propagation.TraceContext{}))),
-		grpc.UnaryInterceptor(s.unary),
-		grpc.StreamInterceptor(s.stream),
+		grpc.ChainUnaryInterceptor(s.metrics.grpc.UnaryServerInterceptor(), s.unary),
+		grpc.ChainStreamInterceptor(s.metrics.grpc.StreamServerInterceptor(), s.stream),
 		grpc.MaxRecvMsgSize(maxReceive),
 		grpc.MaxHeaderListSize(maxHeader),
 		// A client that vanished is noticed within 2.5 minutes; one that asks more
@@ -247,7 +254,7 @@ func (s *Server) openGateway() error {
 		return err
 	}
 	s.http = &http.Server{
-		Handler:           newHTTP(api, s.cfg.Console),
+		Handler:           s.metrics.instrument(newHTTP(api, s.cfg.Console)),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    maxHeader,
@@ -300,6 +307,16 @@ func (s *Server) ServeLoopback() error { return s.ServeGRPC(s.loopback) }
 
 // Drain tells load balancers to go elsewhere and ends the event streams and waits;
 // their clients ask another replica. Other calls are still served. Calling it
+// Draining reports whether Drain was called.
+func (s *Server) Draining() bool {
+	select {
+	case <-s.draining:
+		return true
+	default:
+		return false
+	}
+}
+
 // twice does no harm.
 func (s *Server) Drain() {
 	s.drain.Do(func() {

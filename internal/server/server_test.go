@@ -74,13 +74,13 @@ func (w *world) callTool(ctx context.Context, run loop.RunRef, spec loop.ToolSpe
 	return loop.ToolReply{Outcome: loop.OutcomeOK, Content: args, Status: http.StatusOK, Bytes: int64(len(args)), Duration: 5 * time.Millisecond}
 }
 
-func setup(t *testing.T) *world {
+func setup(t *testing.T, tweaks ...func(*server.Config)) *world {
 	t.Helper()
-	return setupOn(t, pgtest.URL(t))
+	return setupOn(t, pgtest.URL(t), tweaks...)
 }
 
 // setupOn makes a world on a database that others may share: another replica.
-func setupOn(t *testing.T, database string) *world {
+func setupOn(t *testing.T, database string, tweaks ...func(*server.Config)) *world {
 	t.Helper()
 	store, err := postgres.Open(t.Context(), postgres.Config{URL: database})
 	if err != nil {
@@ -88,7 +88,7 @@ func setupOn(t *testing.T, database string) *world {
 	}
 	t.Cleanup(store.Close)
 	w := &world{t: t, store: store, database: database, registry: prometheus.NewRegistry(), logs: &syncBuffer{}, sent: make(chan sentCall, 64)}
-	w.server, err = server.New(server.Config{
+	config := server.Config{
 		Store: store, Prices: prices, Models: models, ProviderKnown: func(name string) bool { return name == "acme" },
 		ValidateTool: func(spec loop.ToolSpec) []string {
 			if spec.HTTP != nil && strings.Contains(spec.HTTP.URL, "forbidden") {
@@ -100,8 +100,11 @@ func setupOn(t *testing.T, database string) *world {
 		// Nobody drives runs here, and the machine may be busy: what is shed has tests of its own.
 		Shed: server.Shed{QueueAge: time.Hour, PoolWait: -1},
 		Log:  slog.New(slog.NewJSONHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), Registerer: w.registry,
-	})
-	if err != nil {
+	}
+	for _, tweak := range tweaks {
+		tweak(&config)
+	}
+	if w.server, err = server.New(config); err != nil {
 		t.Fatal(err)
 	}
 	w.serve()

@@ -34,8 +34,8 @@ func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
 
 // Tracer exports spans over OTLP/gRPC, in plain text, to endpoint (host:port),
 // or nowhere when it is empty. The function flushes what is left; it blocks
-// until its context ends when no collector answers.
-func Tracer(ctx context.Context, endpoint, version string) (trace.Tracer, func(context.Context) error, error) {
+// until its context ends when no collector answers. ids makes the ids of spans.
+func Tracer(ctx context.Context, endpoint, version string, ids sdktrace.IDGenerator) (trace.Tracer, func(context.Context) error, error) {
 	if endpoint == "" {
 		return noop.NewTracerProvider().Tracer(scope), func(context.Context) error { return nil }, nil
 	}
@@ -44,7 +44,7 @@ func Tracer(ctx context.Context, endpoint, version string) (trace.Tracer, func(c
 		return nil, nil, fmt.Errorf("trace exporter for %s: %w", endpoint, err)
 	}
 	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(exporter),
+		sdktrace.WithBatcher(exporter), sdktrace.WithIDGenerator(ids),
 		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", "loopd"), attribute.String("service.version", version))),
 	)
 	return provider.Tracer(scope), provider.Shutdown, nil

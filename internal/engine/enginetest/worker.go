@@ -38,6 +38,8 @@ type Worker struct {
 	BeforeAppend func(loop.Lease, engine.Batch) error
 	// BeforeRead, if set, is asked before each reading of a journal or of signals.
 	BeforeRead func() error
+	// BeforeClaim, if set, is called before each claim.
+	BeforeClaim func()
 	// BeforeRenew, if set, is asked before each renewal.
 	BeforeRenew func() error
 
@@ -182,6 +184,9 @@ func (w *Worker) Renew(ctx context.Context, worker string, ttl time.Duration) er
 func (w *Worker) Claim(ctx context.Context, worker string, room loop.Room) ([]loop.Lease, error) {
 	if w.Dead() {
 		return nil, errKilled
+	}
+	if w.BeforeClaim != nil {
+		w.BeforeClaim()
 	}
 	return w.store.Claim(ctx, worker, room)
 }
