@@ -88,7 +88,9 @@ func benchStart(env Env) *cobra.Command {
 				if err := pace(ctx, rate, most, create); err != nil {
 					return err
 				}
-				time.Sleep(time.Second) // the last ones start
+				if err := linger(ctx, time.Second); err != nil { // the last ones start
+					return err
+				}
 				_, starts := b.peer.take()
 				p50, p99 := percentiles(starts)
 				return table(env.Stdout, [][]string{
@@ -150,7 +152,9 @@ func (b *benchBed) measureNoise(ctx context.Context, o noisyOptions, env Env) er
 	if err := quiet(ctx); err != nil {
 		return err
 	}
-	time.Sleep(time.Second)
+	if err := linger(ctx, time.Second); err != nil {
+		return err
+	}
 	_, alone := b.peer.take()
 
 	var accepted, refused durations

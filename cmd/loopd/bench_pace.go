@@ -7,6 +7,18 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
+// linger waits, at most until ctx ends.
+func linger(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // pace calls do so many times a second, whether earlier calls have ended or not, as callers
 // do that know nothing of each other. due is when the call should have begun: what is
 // measured from there counts the time that it had to wait for its turn as well.
@@ -19,7 +31,9 @@ func pace(ctx context.Context, rate float64, most time.Duration, do func(ctx con
 			return group.Wait()
 		}
 		due := began.Add(at)
-		time.Sleep(time.Until(due))
+		if err := linger(ctx, time.Until(due)); err != nil {
+			return group.Wait()
+		}
 		group.Go(func() error { return do(ctx, due) })
 	}
 }
@@ -29,7 +43,9 @@ func crowd(ctx context.Context, n, each int, do func(ctx context.Context, i int)
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range n {
 		if i%each == 0 {
-			time.Sleep(time.Millisecond)
+			if err := linger(ctx, time.Millisecond); err != nil {
+				return group.Wait()
+			}
 		}
 		group.Go(func() error { return do(ctx, i) })
 	}

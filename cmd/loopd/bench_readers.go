@@ -74,12 +74,13 @@ func benchReaders(env Env) *cobra.Command {
 // clock waits until all are there, and ends the measurement.
 func (r *readers) clock(ctx context.Context) error {
 	for r.there.Load() < r.want && ctx.Err() == nil {
-		time.Sleep(10 * time.Millisecond)
+		if err := linger(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
 	}
 	close(r.ready)
-	time.Sleep(r.until)
-	close(r.end)
-	return ctx.Err()
+	defer close(r.end)
+	return linger(ctx, r.until)
 }
 
 func (r *readers) report() readersReport {

@@ -92,7 +92,9 @@ func (b *benchBed) play(ctx context.Context, n int) ([]*played, error) {
 		if counts[loop.StateRunning] == 1 {
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
+		if err := linger(ctx, 10*time.Millisecond); err != nil {
+			return nil, err
+		}
 	}
 	for range n {
 		if _, err := b.create(ctx, false); err != nil {
@@ -172,7 +174,7 @@ func (b *benchBed) chatter(ctx context.Context, o streamOptions, runs []*played,
 	filler := strings.Repeat("x", 900)
 	var n int
 	for ctx.Err() == nil && b.openStreams() < o.readers {
-		time.Sleep(100 * time.Millisecond)
+		_ = linger(ctx, 100*time.Millisecond) // the loop sees the end of ctx
 	}
 	began := time.Now()
 	for ctx.Err() == nil {
@@ -188,7 +190,7 @@ func (b *benchBed) chatter(ctx context.Context, o streamOptions, runs []*played,
 		if n%int(o.rate) == 0 {
 			peak.Store(max(peak.Load(), residentMB()))
 		}
-		time.Sleep(time.Until(began.Add(time.Duration(float64(n) / o.rate * float64(time.Second)))))
+		_ = linger(ctx, time.Until(began.Add(time.Duration(float64(n)/o.rate*float64(time.Second)))))
 	}
 	return nil
 }

@@ -256,10 +256,7 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 	if sc.pause != "" {
 		w.tools.Replies[sc.pause] = func(n int) loop.ToolReply {
 			if n == 0 {
-				for w.store.Down() {
-					time.Sleep(time.Second)
-				}
-				w.signal(run, loop.PauseRequested{By: "ann"})
+				w.insist(run, loop.PauseRequested{By: "ann"})
 			}
 			return enginetest.OK("result of " + sc.pause)
 		}
@@ -267,7 +264,7 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 	if sc.cancel != "" {
 		w.tools.Replies[sc.cancel] = func(n int) loop.ToolReply {
 			if n == 0 {
-				w.signal(run, loop.CancelRequested{By: "ann"})
+				w.insist(run, loop.CancelRequested{By: "ann"})
 			}
 			return enginetest.OK("result of " + sc.cancel)
 		}
@@ -295,6 +292,14 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 	}
 	w.auditBudget()
 	return w.outcome(run), first
+}
+
+// insist signals as soon as the store is there.
+func (w *world) insist(run loop.RunRef, body loop.Body) {
+	for w.store.Down() {
+		time.Sleep(time.Second)
+	}
+	w.signal(run, body)
 }
 
 // live lets time pass until the run ends. It starts workers as each tick says, and

@@ -145,7 +145,7 @@ func TestResultsThatArriveTogetherShareACommit(t *testing.T) {
 		close(hold)
 
 		w.wantEnd(w.finish(run), loop.StateSucceeded, loop.Completed, "done")
-		w.equal("commits", 7, worker.Commits()) // 8 if each result had its own
+		w.equal("commits", 6, worker.Commits()) // 7 if each result had its own
 	})
 }
 

@@ -47,6 +47,7 @@ func (g *gate) handOutChild(c *call, out CallHandedOut) {
 	spec.Limits.OutputTokens = min(spec.Limits.OutputTokens, given.tokens)
 	spec.Limits.Deadline, spec.Limits.WallTime = min(spec.Limits.Deadline, work), min(spec.Limits.WallTime, wall)
 	spec.Limits.ChildDepth = g.s.spec.Limits.ChildDepth
+	spec.Priority = g.s.spec.Priority // a child that waits holds its parent up
 	spec.Parent = &ParentRef{RunID: g.s.run.ID, CallID: c.Call.ID, RootID: g.s.root(), Depth: g.s.childDepth()}
 	out.ChildID, out.Child = childID(g.s.run, c.Call.ID), &spec
 	out.Hold, out.Tokens, out.ModelCalls = given.cost, given.tokens, given.calls

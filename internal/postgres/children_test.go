@@ -63,7 +63,7 @@ func TestParentAndChildTogether(t *testing.T) {
 	ref := loop.RunRef{Tenant: tenant, ID: one.ID}
 	diff(t, "child", getRun(t, s, ref), Run{
 		Ref: ref, Agent: "agents/researcher", AgentVersion: 3, Input: hostile, Limits: one.Spec.Limits, Labels: one.Spec.Labels,
-		Source: "run", HasOutputSchema: true, LastSeq: 1, Parent: one.Spec.Parent,
+		Source: "run", Priority: loop.PriorityNormal, HasOutputSchema: true, LastSeq: 1, Parent: one.Spec.Parent,
 		Head: loop.Head{State: loop.StateQueued, Phase: "queue"},
 	}, cmpopts.IgnoreFields(Run{}, "CreatedAt"), cmpopts.EquateEmpty())
 	if parent := getRun(t, s, parent).Parent; parent != nil {

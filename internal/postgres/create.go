@@ -17,7 +17,7 @@ const maxCreates = 64
 // of those who wait commits for all.
 type creates struct {
 	commit func([]*pendingCreate)
-	turn   chan struct{} // held by who commits
+	lead   chan struct{} // held by who commits
 
 	mu    sync.Mutex
 	queue []*pendingCreate
@@ -28,16 +28,18 @@ type pendingCreate struct {
 	run  newRun
 	idem Idempotency
 	made bool
-	done chan error // gets the result; made is set before
+	done chan error // gets the result; what else is to be known is set before
+	// final: the create was in no company, and would fail again.
+	final bool
 }
 
 func newCreates(commit func([]*pendingCreate)) *creates {
-	return &creates{commit: commit, turn: make(chan struct{}, 1)}
+	return &creates{commit: commit, lead: make(chan struct{}, 1)}
 }
 
 // write creates a run in company. Not made: its key was used before, or it is there. After
-// an error the outcome is unknown.
-func (c *creates) write(ctx context.Context, run newRun, idem Idempotency) (made bool, err error) {
+// an error the outcome is unknown, unless it is final: then nothing was written.
+func (c *creates) write(ctx context.Context, run newRun, idem Idempotency) (made, final bool, err error) {
 	p := &pendingCreate{run: run, idem: idem, done: make(chan error, 1)}
 	c.mu.Lock()
 	c.queue = append(c.queue, p)
@@ -46,13 +48,13 @@ func (c *creates) write(ctx context.Context, run newRun, idem Idempotency) (made
 	for {
 		select {
 		case err := <-p.done:
-			return p.made, err
-		case c.turn <- struct{}{}:
+			return p.made, p.final, err
+		case c.lead <- struct{}{}:
 			c.flush()
-			<-c.turn
+			<-c.lead
 		case <-ended:
 			if c.withdraw(p) {
-				return false, context.Cause(ctx)
+				return false, true, context.Cause(ctx)
 			}
 			ended = nil // too late: its result comes soon
 		}
@@ -105,6 +107,7 @@ func (s *Store) commitCreates(batch []*pendingCreate) {
 	}
 	for _, c := range batch {
 		c.made = err == nil && made[loop.RunRef{Tenant: c.run.run.TenantID, ID: c.run.run.RunID}]
+		c.final = len(batch) == 1 && err != nil && !conflicted(err) && !disconnected(err) && !notConnected(err) && !unknownOutcome(err)
 		c.done <- err
 	}
 }

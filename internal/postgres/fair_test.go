@@ -127,7 +127,7 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 func TestCreatesShareACommit(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
-	s.creates.turn <- struct{}{} // somebody commits
+	s.creates.lead <- struct{}{} // somebody commits
 	const n = 20
 	ids, errs := make([]string, n), make([]error, n)
 	var wg sync.WaitGroup
@@ -142,7 +142,7 @@ func TestCreatesShareACommit(t *testing.T) {
 		queued = len(s.creates.queue)
 		s.creates.mu.Unlock()
 	}
-	<-s.creates.turn
+	<-s.creates.lead
 	wg.Wait()
 
 	for i := range n {
@@ -163,7 +163,7 @@ func TestCreatesShareACommit(t *testing.T) {
 func TestACreateThatIsRefusedFailsAlone(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
-	s.creates.turn <- struct{}{}
+	s.creates.lead <- struct{}{}
 	var wg sync.WaitGroup
 	var good, bad error
 	wg.Go(func() { _, _, good = s.CreateRun(t.Context(), newRef(), spec(), Idempotency{}) })
@@ -175,7 +175,7 @@ func TestACreateThatIsRefusedFailsAlone(t *testing.T) {
 		queued = len(s.creates.queue)
 		s.creates.mu.Unlock()
 	}
-	<-s.creates.turn
+	<-s.creates.lead
 	wg.Wait()
 	if good != nil || bad == nil {
 		t.Errorf("the good one ended with %v, the bad one with %v", good, bad)
@@ -186,11 +186,11 @@ func TestACreateThatIsRefusedFailsAlone(t *testing.T) {
 func TestACreateIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
-	s.creates.turn <- struct{}{}
+	s.creates.lead <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, _, err := s.CreateRun(ctx, newRef(), spec(), Idempotency{})
-	<-s.creates.turn
+	<-s.creates.lead
 	if n := scalar[int](t, s, "SELECT count(*) FROM runs"); err == nil || n != 0 {
 		t.Errorf("ended with %v, and %d runs", err, n)
 	}

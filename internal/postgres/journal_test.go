@@ -79,7 +79,7 @@ func TestAppendAndRead(t *testing.T) {
 	diff(t, "head", run.Head, done.Head, cmpopts.EquateEmpty())
 	diff(t, "run", run, Run{
 		Ref: ref, Agent: "agents/support", AgentVersion: 3, Input: spec().Input, Limits: spec().Limits,
-		Labels: spec().Labels, Source: "rest", LastSeq: 7,
+		Labels: spec().Labels, Source: "rest", Priority: loop.PriorityNormal, LastSeq: 7,
 	}, cmpopts.IgnoreFields(Run{}, "Head", "CreatedAt"))
 
 	calls, err := s.ToolCalls(t.Context(), ref)

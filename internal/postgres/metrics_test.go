@@ -42,7 +42,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("no %s among %v", want, names)
 		}
 	}
-	for _, want := range []string{"AppendEvents", "ClaimRuns", "InsertRun", "RenewWorker", "other"} {
+	for _, want := range []string{"AppendEvents", "ClaimRuns", "CreateRuns", "RenewWorker", "other"} {
 		if !slices.Contains(queries, want) {
 			t.Errorf("no query %s among %v", want, queries)
 		}

@@ -387,6 +387,13 @@ func TestOldJournalsBecomeTheFirstPartition(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := openURL(t, Config{URL: url})
+	alter := func(how string) {
+		t.Helper()
+		if _, err := s.pool.Exec(t.Context(), "ALTER TABLE runs "+how); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alter("ADD COLUMN priority smallint NOT NULL DEFAULT 0") // which this store writes, and a later migration adds
 	run, child := newRef(), loop.RunRef{Tenant: tenant, ID: "9f3c62aa-52d5-8b7e-8d51-3f2f60a3a9c1"}
 	for _, ref := range []loop.RunRef{run, child} {
 		sp := spec()
@@ -397,6 +404,7 @@ func TestOldJournalsBecomeTheFirstPartition(t *testing.T) {
 	}
 	file := scalar[uint32](t, s, "SELECT relfilenode FROM pg_class WHERE oid = 'events'::regclass")
 
+	alter("DROP COLUMN priority")
 	if err := Migrate(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}

@@ -39,11 +39,11 @@ func (s *Store) CreateRun(ctx context.Context, run loop.RunRef, spec loop.Spec, 
 		return "", false, fmt.Errorf("create run %s: %w", run.ID, err)
 	}
 	if spec.Parent == nil && len(params.attachments.Places) == 0 {
-		made, err := s.creates.write(ctx, params, idem)
+		made, final, err := s.creates.write(ctx, params, idem)
 		switch {
 		case made:
 			return run.ID, false, nil
-		case err != nil && ctx.Err() != nil:
+		case err != nil && (final || ctx.Err() != nil):
 			return "", false, wrap("create run "+run.ID, err)
 		}
 	}

@@ -210,7 +210,7 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 func TestAPanicEndsItsCallOnly(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	s := &Server{log: slog.New(slog.NewTextHandler(&log, nil))}
+	s := &Server{log: slog.New(slog.NewTextHandler(&log, nil)), gate: &gate{}}
 	s.validator, _ = protovalidate.New()
 	stream := &headerStream{ctx: grpc.NewContextWithServerTransportStream(t.Context(), transport{})}
 	_, unary := s.unary(stream.ctx, &loopdv1.GetRunRequest{Name: "runs/" + uuid.Must(uuid.NewV7()).String()},

@@ -60,7 +60,7 @@ WITH locked AS (
       AND r.lease_epoch = $31::bigint AND r.lease_owner = $32::text
       AND r.next_seq = $33::bigint
       AND (NOT $34::boolean OR r.signals <= $9::bigint)
-    RETURNING r.tenant_id, r.run_id
+    RETURNING r.tenant_id, r.run_id, r.priority
 ), appended AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, f.run_id, e.seq, e.kind, e.at, $31::bigint, e.body::json
@@ -165,9 +165,9 @@ WITH locked AS (
     ) k
 ), children AS (
     INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
-        next_seq, state, phase, parent_run_id, parent_call_id, root_run_id, depth)
+        next_seq, state, phase, parent_run_id, parent_call_id, root_run_id, depth, priority)
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
-           c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
+           c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth, f.priority
     FROM fence f, (
         SELECT unnest($2::text[]) AS run_id, unnest($84::text[]) AS agent,
                unnest($85::bigint[]) AS agent_version, unnest($86::text[]) AS input,

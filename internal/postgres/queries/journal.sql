@@ -48,7 +48,7 @@ WITH locked AS (
       AND r.lease_epoch = @epoch::bigint AND r.lease_owner = @owner::text
       AND r.next_seq = @first_seq::bigint
       AND (NOT @intent::boolean OR r.signals <= @signals_seen::bigint)
-    RETURNING r.tenant_id, r.run_id
+    RETURNING r.tenant_id, r.run_id, r.priority
 ), appended AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, f.run_id, e.seq, e.kind, e.at, @epoch::bigint, e.body::json
@@ -153,9 +153,9 @@ WITH locked AS (
     ) k
 ), children AS (
     INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
-        next_seq, state, phase, parent_run_id, parent_call_id, root_run_id, depth)
+        next_seq, state, phase, parent_run_id, parent_call_id, root_run_id, depth, priority)
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
-           c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth
+           c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth, f.priority
     FROM fence f, (
         SELECT unnest(@child_ids::text[]) AS run_id, unnest(@child_agents::text[]) AS agent,
                unnest(@child_versions::bigint[]) AS agent_version, unnest(@child_inputs::text[]) AS input,

@@ -47,14 +47,14 @@ WITH RECURSIVE oldest AS MATERIALIZED (
     SELECT q.tenant_id, q.run_id, q.priority, q.available_at
     FROM tenants t CROSS JOIN LATERAL (
         SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
-        WHERE r.tenant_id = t.tenant_id AND claim_turn(r.available_at, r.priority) <= now() + interval '1 minute'
+        WHERE r.tenant_id = t.tenant_id AND claim_order(r.available_at, r.priority) <= now() + interval '1 minute'
           AND r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
-        ORDER BY claim_turn(r.available_at, r.priority) LIMIT (SELECT h.most FROM share h)
+        ORDER BY claim_order(r.available_at, r.priority) LIMIT (SELECT h.most FROM share h)
     ) q
 ), ranked AS (
     SELECT w.tenant_id, w.run_id, w.since, coalesce(d.runs, 0)
          + row_number() OVER (PARTITION BY w.tenant_id ORDER BY w.since, w.run_id) AS place
-    FROM (SELECT c.tenant_id, c.run_id, claim_turn(c.available_at, c.priority) AS since FROM candidates c) w
+    FROM (SELECT c.tenant_id, c.run_id, claim_order(c.available_at, c.priority) AS since FROM candidates c) w
     LEFT JOIN (SELECT unnest(@driven_tenants::text[]) AS tenant_id, unnest(@driven_runs::integer[]) AS runs) d USING (tenant_id)
 ), first AS (
     SELECT k.tenant_id, k.run_id, k.place, k.since FROM ranked k
