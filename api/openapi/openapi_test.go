@@ -51,7 +51,7 @@ func TestEveryMethodIsDescribed(t *testing.T) {
 	for _, file := range []protoreflect.FileDescriptor{
 		loopdv1.File_loopd_v1_agent_service_proto, loopdv1.File_loopd_v1_run_service_proto, loopdv1.File_loopd_v1_tool_service_proto,
 		loopdv1.File_loopd_v1_approval_service_proto, loopdv1.File_loopd_v1_policy_service_proto, loopdv1.File_loopd_v1_budget_service_proto,
-		loopdv1.File_loopd_v1_usage_service_proto, loopdv1.File_loopd_v1_guard_service_proto,
+		loopdv1.File_loopd_v1_usage_service_proto, loopdv1.File_loopd_v1_guard_service_proto, loopdv1.File_loopd_v1_retention_service_proto,
 	} {
 		service := file.Services().Get(0)
 		for i := range service.Methods().Len() {

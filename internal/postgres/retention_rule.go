@@ -19,18 +19,32 @@ type KeepRule struct {
 }
 
 // SetKeepRule puts a rule in force, also for runs that have ended. Its At is ignored.
-func (s *Store) SetKeepRule(ctx context.Context, tenant string, rule KeepRule) error {
+func (s *Store) SetKeepRule(ctx context.Context, tenant string, rule KeepRule, idem Idempotency) (replayed bool, err error) {
 	p := db.SetRetentionParams{TenantID: tenant, Agent: rule.Agent, ChangedBy: printable(rule.By)}
 	if rule.Keep != 0 {
 		seconds := int64(rule.Keep / time.Second)
 		p.KeepSeconds = &seconds
 	}
-	return wrap("set how long runs are kept", s.q.SetRetention(ctx, p))
+	return s.changeRule(ctx, tenant, rule.Agent, idem, func(q *db.Queries) error { return q.SetRetention(ctx, p) })
 }
 
 // UnsetKeepRule takes a rule back. Without one it changes nothing.
-func (s *Store) UnsetKeepRule(ctx context.Context, tenant, agent string) error {
-	return wrap("take back how long runs are kept", s.q.UnsetRetention(ctx, db.UnsetRetentionParams{TenantID: tenant, Agent: agent}))
+func (s *Store) UnsetKeepRule(ctx context.Context, tenant, agent string, idem Idempotency) (replayed bool, err error) {
+	return s.changeRule(ctx, tenant, agent, idem, func(q *db.Queries) error {
+		return q.UnsetRetention(ctx, db.UnsetRetentionParams{TenantID: tenant, Agent: agent})
+	})
+}
+
+// changeRule changes a rule, once for each key.
+func (s *Store) changeRule(ctx context.Context, tenant, agent string, idem Idempotency, change func(*db.Queries) error) (replayed bool, err error) {
+	err = s.inTx(ctx, true, func(q *db.Queries) error {
+		_, replayed, err = idem.once(ctx, q, tenant, "retentions/"+agent)
+		if err != nil || replayed {
+			return err
+		}
+		return change(q)
+	})
+	return replayed, wrap("set how long runs are kept", err)
 }
 
 // KeepRules returns the rules of a tenant: the one for all agents first, then by agent.

@@ -115,7 +115,7 @@ func TestRunsAreDeletedWhenTheyWereKeptForLongEnough(t *testing.T) {
 	long := ended(t, s, newRef(), "agents/legal", 100*day)
 	live := create(t, s)
 	for _, rule := range []KeepRule{{Agent: "agents/private", Keep: day, By: "alice"}, {Agent: "agents/legal"}} {
-		if err := s.SetKeepRule(t.Context(), tenant, rule); err != nil {
+		if _, err := s.SetKeepRule(t.Context(), tenant, rule, Idempotency{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -331,7 +331,7 @@ func TestKeepRules(t *testing.T) {
 	ended(t, s, newRef(), "agents/support", 3*time.Hour)
 	set := func(rule KeepRule) {
 		t.Helper()
-		if err := s.SetKeepRule(t.Context(), tenant, rule); err != nil {
+		if _, err := s.SetKeepRule(t.Context(), tenant, rule, Idempotency{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -360,13 +360,13 @@ func TestKeepRules(t *testing.T) {
 	if expired() != 1 {
 		t.Error("the agent's rule does not hold")
 	}
-	if err := s.UnsetKeepRule(t.Context(), tenant, "agents/support"); err != nil {
+	if _, err := s.UnsetKeepRule(t.Context(), tenant, "agents/support", Idempotency{}); err != nil {
 		t.Fatal(err)
 	}
 	if expired() != 0 {
 		t.Error("the tenant's rule does not hold")
 	}
-	if err := s.UnsetKeepRule(t.Context(), tenant, ""); err != nil {
+	if _, err := s.UnsetKeepRule(t.Context(), tenant, "", Idempotency{}); err != nil {
 		t.Fatal(err)
 	}
 	if expired() != 1 {

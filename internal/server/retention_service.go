@@ -70,17 +70,21 @@ func (r *retentionService) rule(rules []postgres.KeepRule, agent string) *loopdv
 // SetRetention sets how long runs are kept, or takes that back.
 func (r *retentionService) SetRetention(ctx context.Context, req *loopdv1.SetRetentionRequest) (*loopdv1.Retention, error) {
 	asked := req.GetRetention()
+	idem, err := idempotency(ctx, "SetRetention", req)
+	if err != nil {
+		return nil, err
+	}
 	if asked.GetAgent() != "" {
 		if _, err := r.s.agent(ctx, asked.GetAgent(), 0); err != nil {
 			return nil, about(err, "retention.agent")
 		}
 	}
-	var err error
+	var replayed bool
 	if asked.GetKeep() == nil {
-		err = r.s.store.UnsetKeepRule(ctx, tenant(ctx), asked.GetAgent())
+		replayed, err = r.s.store.UnsetKeepRule(ctx, tenant(ctx), asked.GetAgent(), idem)
 	} else {
 		keep := asked.GetDuration().AsDuration().Truncate(time.Second) // none is for ever
-		err = r.s.store.SetKeepRule(ctx, tenant(ctx), postgres.KeepRule{Agent: asked.GetAgent(), Keep: keep, By: subject(ctx)})
+		replayed, err = r.s.store.SetKeepRule(ctx, tenant(ctx), postgres.KeepRule{Agent: asked.GetAgent(), Keep: keep, By: subject(ctx)}, idem)
 	}
 	if err != nil {
 		return nil, err
@@ -89,5 +93,5 @@ func (r *retentionService) SetRetention(ctx context.Context, req *loopdv1.SetRet
 	if err != nil {
 		return nil, err
 	}
-	return r.rule(rules, asked.GetAgent()), nil
+	return r.rule(rules, asked.GetAgent()), markReplayed(ctx, replayed)
 }

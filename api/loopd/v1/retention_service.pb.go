@@ -319,7 +319,9 @@ func (x *ListRetentionsResponse) GetRetentions() []*Retention {
 type SetRetentionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule: agent and, unless the rule is taken back, keep.
-	Retention     *Retention `protobuf:"bytes,1,opt,name=retention,proto3" json:"retention,omitempty"`
+	Retention *Retention `protobuf:"bytes,1,opt,name=retention,proto3" json:"retention,omitempty"`
+	// Makes the request safe to repeat, also after somebody else has set something different: for 24 hours the same id changes nothing more. Over REST also the header Idempotency-Key. At most 128 printable ASCII characters. Empty: each request counts.
+	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -361,6 +363,13 @@ func (x *SetRetentionRequest) GetRetention() *Retention {
 	return nil
 }
 
+func (x *SetRetentionRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 var File_loopd_v1_retention_service_proto protoreflect.FileDescriptor
 
 const file_loopd_v1_retention_service_proto_rawDesc = "" +
@@ -383,10 +392,12 @@ const file_loopd_v1_retention_service_proto_rawDesc = "" +
 	"\x16ListRetentionsResponse\x123\n" +
 	"\n" +
 	"retentions\x18\x01 \x03(\v2\x13.loopd.v1.RetentionR\n" +
-	"retentions\"T\n" +
+	"retentions\"\x8d\x01\n" +
 	"\x13SetRetentionRequest\x12=\n" +
 	"\tretention\x18\x01 \x01(\v2\x13.loopd.v1.RetentionB\n" +
-	"\xe2A\x01\x02\xbaH\x03\xc8\x01\x01R\tretention*\x8f\x01\n" +
+	"\xe2A\x01\x02\xbaH\x03\xc8\x01\x01R\tretention\x127\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x012\x0e^[\\x21-\\x7E]*$R\trequestId*\x8f\x01\n" +
 	"\x0fRetentionSource\x12 \n" +
 	"\x1cRETENTION_SOURCE_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19RETENTION_SOURCE_OPERATOR\x10\x01\x12\x1f\n" +
