@@ -24,5 +24,6 @@ func overview() board {
 		{title: "How runs end", about: "Share of each stop reason.", kind: stack, unit: "percentunit", queries: one(
 			rate("stop_reason", in("runs_finished_total", "agent"))+" / on () group_left () ("+rate("", in("runs_finished_total", "agent"))+" > 0)", "{{stop_reason}}"), runs: "RUN_STATE_STOPPED"},
 		{title: "Iterations", about: "Is anything moving? Iterations per second, by agent.", unit: "ops", queries: one(rate("agent", in("iterations_total", "agent")), "{{agent}}"), runs: "RUN_STATE_RUNNING"},
+		{title: "Runs that ended, by tenant", about: "Per second. Tenants that are listed in --metric-tenants; the others together are _other.", unit: "ops", queries: one(rate("tenant, outcome", in("tenant_runs_finished_total", "tenant")), "{{tenant}} {{outcome}}")},
 	}}
 }

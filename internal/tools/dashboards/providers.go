@@ -8,6 +8,8 @@ func providers() board {
 		{title: "Share of 429", about: "Of the requests to each model.", unit: "percentunit", queries: one(
 			share(rate("model", in("llm_requests_total", "model", `code="429"`)), rate("model", asked)), "{{model}}")},
 		{title: "Waiting for providers", about: "Runs that wait because of one, on average: seconds waited per second.", queries: one(rate("provider", in("llm_backoff_seconds_total", "")), "{{provider}}")},
+		{title: "Providers cut off", about: "1 while no request is sent to a provider, because it has been failing; 0.5 while one tries.", queries: one("max by (provider) ("+in("provider_circuit_open", "")+")", "{{provider}}")},
+		{title: "Waiting for a share of the rate limit", about: "Model calls, by provider, over all replicas.", queries: one("sum by (provider) ("+in("provider_waiting_requests", "")+")", "{{provider}}")},
 		{title: "Model latency", about: "p95 by model. The points are runs: each leads to its trace.", unit: "s", queries: []query{{quantile("0.95", "model", in("llm_request_duration_seconds", "model")), "{{model}}", true}}},
 		{title: "Time to the first token", about: "p95 by model, of answers that are streamed.", unit: "s", queries: one(quantile("0.95", "model", in("llm_ttft_seconds", "model")), "{{model}}")},
 		{title: "Model latency, all requests", about: "How many took how long.", kind: heat, unit: "s", queries: []query{{buckets(in("llm_request_duration_seconds", "model")), "{{le}}", true}}},

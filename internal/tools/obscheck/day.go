@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"path"
 	"sync"
 	"syscall"
 	"time"
@@ -99,7 +100,7 @@ func (w *world) people(ctx context.Context) {
 			n++
 			switch {
 			case a.GetTool() == "ask_human":
-				_, _ = approvals.Answer(ctx, &loopdv1.AnswerRequest{Name: a.GetName(), Answer: "The first."})
+				_, _ = approvals.Answer(ctx, &loopdv1.AnswerRequest{Name: a.GetName(), Answer: &loopdv1.AnswerRequest_Text{Text: "The first."}})
 			case n%4 == 0:
 				_, _ = approvals.Deny(ctx, &loopdv1.DenyRequest{Name: a.GetName(), Reason: "not today"})
 			case n%4 < 3:
@@ -124,7 +125,9 @@ func (w *world) submit(ctx context.Context) {
 		}
 		for _, c := range calls.GetToolCalls() {
 			_, _ = at.runs.SubmitToolResults(ctx, &loopdv1.SubmitToolResultsRequest{
-				Name: run.GetName(), Results: []*loopdv1.SubmittedToolResult{{ToolCall: c.GetName(), Output: `{"ok": true}`}},
+				Name: run.GetName(), Results: []*loopdv1.ToolResultInput{
+					{Call: path.Base(c.GetName()), Attempt: max(1, c.GetAttempt()), Outcome: &loopdv1.ToolResultInput_Content{Content: `{"ok": true}`}},
+				},
 			})
 		}
 	}
