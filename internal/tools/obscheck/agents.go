@@ -43,7 +43,7 @@ func (w *world) define(ctx context.Context) error {
 		"day":   {Window: loopdv1.BudgetWindow_BUDGET_WINDOW_DAY, AmountUsd: "150"},
 		"month": {Window: loopdv1.BudgetWindow_BUDGET_WINDOW_MONTH, AmountUsd: "4000"},
 		// Reached within the day that is played.
-		"dear": {Scope: &loopdv1.Budget_Agent{Agent: "agents/spender"}, Window: loopdv1.BudgetWindow_BUDGET_WINDOW_HOUR, AmountUsd: "6"},
+		"dear": {Scope: &loopdv1.Budget_Agent{Agent: "agents/spender"}, Window: loopdv1.BudgetWindow_BUDGET_WINDOW_HOUR, AmountUsd: "2"},
 	} {
 		if _, err := budgets.CreateBudget(ctx, &loopdv1.CreateBudgetRequest{BudgetId: id, Budget: b}); err != nil && status.Code(err) != codes.AlreadyExists {
 			return fmt.Errorf("define budgets/%s: %w", id, err)
@@ -55,7 +55,9 @@ func (w *world) define(ctx context.Context) error {
 // agents are those beside the demo's.
 func (w *world) agents() []*loopdv1.Agent {
 	order := w.tool("orders", "get_order", loopdv1.Effect_EFFECT_READ_ONLY, "order_id")
-	roomy := &loopdv1.Limits{MaxCostUsd: new("10"), MaxTotalTokens: proto.Int64(5_000_000)}
+	roomy := &loopdv1.Limits{
+		MaxCostUsd: new("10"), MaxTotalTokens: proto.Int64(5_000_000), MaxOutputTokens: proto.Int64(500_000), AnswerMaxOutputTokens: proto.Int64(30_000),
+	}
 	refund := w.tool("refunds", "issue_refund", loopdv1.Effect_EFFECT_IRREVERSIBLE)
 	refund.GetHttp().Method, refund.InputSchema = "POST", nil
 	hay := w.tool("hay", "hay", loopdv1.Effect_EFFECT_READ_ONLY, "stack")
@@ -71,16 +73,15 @@ func (w *world) agents() []*loopdv1.Agent {
 		agent("payer", &loopdv1.Limits{MaxWallTime: durationpb.New(40 * 1e9)}, refund),
 		agent("asker", nil, &loopdv1.Tool{Name: "ask_human", Kind: &loopdv1.Tool_Builtin{Builtin: loopdv1.Builtin_BUILTIN_ASK_HUMAN}}),
 		agent("outsider", nil, &loopdv1.Tool{Name: "ring", Effect: loopdv1.Effect_EFFECT_IDEMPOTENT, Kind: &loopdv1.Tool_Client{Client: &loopdv1.ClientTool{}}}),
-		agent("spender", roomy, order), agent("waiter", nil, slow),
+		agent("spender", roomy, order), agent("liar", nil), agent("waiter", nil, slow),
 		agent("digger", &loopdv1.Limits{
 			ContextCompactAt: proto.Float64(0.15), ContextStopAt: proto.Float64(0.3), MaxCompactions: proto.Int32(3), MaxCostUsd: new("20"), MaxTotalTokens: proto.Int64(5_000_000),
 		}, hay),
 	}
-	penniless, formal := agent("penniless", nil), agent("formal", nil)
-	penniless.Spec.FallbackModels = []string{"scripted/clerk"}
-	penniless.Spec.Tools = []*loopdv1.Tool{order}
+	flaky, formal := agent("flaky", nil, order), agent("formal", nil)
+	flaky.Spec.FallbackModels = []string{"scripted/clerk"}
 	formal.Spec.Output = &loopdv1.OutputContract{JsonSchema: object("status")}
-	all = append(all, penniless, formal)
+	all = append(all, flaky, formal)
 	for n := range spare {
 		extra := agent(fmt.Sprintf("spare-%d", n), nil)
 		extra.Spec.Model = "scripted/steady"

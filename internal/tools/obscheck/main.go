@@ -81,28 +81,3 @@ func check(ctx context.Context, what string, s settings) (err error) {
 	}
 	return errors.Join(run(ctx, w, s), w.close())
 }
-
-// pause waits, and reports whether ctx is still on.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// until asks again and again, until it holds or it took too long.
-func until(ctx context.Context, what string, long time.Duration, holds func() bool) error {
-	for end := time.Now().Add(long); time.Now().Before(end); {
-		if holds() {
-			return nil
-		}
-		if !pause(ctx, 250*time.Millisecond) {
-			return context.Cause(ctx)
-		}
-	}
-	return fmt.Errorf("%s: not within %s", what, long)
-}

@@ -30,6 +30,7 @@ type world struct {
 	replicas   []*replica
 	watch      *watch
 	servers    []*http.Server
+	all        group // of the servers
 }
 
 // leaseTTL is short, so that takeovers are soon.
@@ -96,7 +97,7 @@ func (w *world) serve(ctx context.Context, h http.Handler) (string, error) {
 	}
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	w.servers = append(w.servers, server)
-	go func() { _ = server.Serve(lis) }()
+	w.all.do(func() { _ = server.Serve(lis) })
 	return lis.Addr().String(), nil
 }
 
@@ -115,6 +116,7 @@ func (w *world) close() error {
 	for _, s := range w.servers {
 		errs = append(errs, s.Close())
 	}
+	w.all.wait()
 	if w.postgres != nil {
 		errs = append(errs, w.postgres.Stop(ctx))
 	}
@@ -186,8 +188,9 @@ func freePort(ctx context.Context) (string, error) {
 
 // process is a program that is watched, killed and started again.
 type process struct {
-	cmd  *exec.Cmd
-	done chan struct{}
+	cmd   *exec.Cmd
+	done  chan struct{} // closed when it has ended
+	watch group
 }
 
 func (p *process) start(log, name string, args ...string) error {
@@ -203,11 +206,11 @@ func (p *process) start(log, name string, args ...string) error {
 	}
 	cmd, done := p.cmd, make(chan struct{})
 	p.done = done
-	go func() {
+	p.watch.do(func() {
 		defer close(done)
 		_ = cmd.Wait()
 		_ = out.Close()
-	}()
+	})
 	return nil
 }
 

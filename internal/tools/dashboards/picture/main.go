@@ -120,7 +120,7 @@ func (p shown) plot() (*plot.Plot, error) {
 	}
 	drawn.Title.TextStyle.Font.Size = 9
 	drawn.X.Tick.Label.Font.Size, drawn.Y.Tick.Label.Font.Size, drawn.Legend.TextStyle.Font.Size = 6, 6, 6
-	drawn.Legend.Top, drawn.Legend.Left, drawn.Legend.ThumbnailWidth = true, true, 8
+	drawn.Legend.Top, drawn.Legend.ThumbnailWidth = true, 8
 	switch p.Type {
 	case "stat", "table":
 		return drawn, p.numbers(drawn)
@@ -147,6 +147,7 @@ func (p shown) lines(drawn *plot.Plot) error {
 			drawn.Legend.Add(s.name(), line)
 		}
 	}
+	drawn.X.Max *= 1.5 // room for the names
 	if drawn.Y.Max <= drawn.Y.Min {
 		drawn.Y.Max = drawn.Y.Min + 1
 	}
