@@ -51,7 +51,7 @@ func TestMetricsDocument(t *testing.T) {
 	})
 	got := metricsHead + strings.Join(metricRows(t, d.registry), "")
 	if *update {
-		if err := os.WriteFile(metricsDocument, []byte(got), 0o644); err != nil { //nolint:gosec // a document
+		if err := os.WriteFile(metricsDocument, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -35,15 +35,15 @@ var mayImport = map[string][]string{
 	"internal/jobs":   {"internal/loop", "internal/postgres"},
 
 	// Beside the levels: they know nothing of loopd.
-	"api/loopd/v1":       {},
-	"api/openapi":        {"api/loopd/v1"},
-	"internal/archtest":  {},
-	"internal/demo":      {"api/loopd/v1"}, // a client
-	"internal/devpg":     {},
-	"internal/label":     {},
-	"internal/telemetry": {},
-	"internal/torture":   {"api/loopd/v1", "internal/devpg"}, // a judge that shares nothing with what it judges
-	"internal/tools/*":   {},
+	"api/loopd/v1":            {},
+	"api/openapi":             {"api/loopd/v1"},
+	"internal/archtest":       {},
+	"internal/demo":           {"api/loopd/v1"}, // a client
+	"internal/devpg":          {},
+	"internal/label":          {},
+	"internal/telemetry":      {},
+	"internal/torture":        {"api/loopd/v1", "internal/devpg"}, // a judge that shares nothing with what it judges
+	"internal/tools/*":        {},
 	"internal/tools/obscheck": {"api/loopd/v1", "internal/demo", "internal/devpg"}, // a client, and who breaks what it talks to
 	// Drives the adapter in a conformance suite written by others.
 	"internal/tools/mcpclient": {"internal/loop", "internal/tool", "internal/tool/mcp"},

@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -56,12 +55,12 @@ func (w *world) define(ctx context.Context) error {
 func (w *world) agents() []*loopdv1.Agent {
 	order := w.tool("orders", "get_order", loopdv1.Effect_EFFECT_READ_ONLY, "order_id")
 	roomy := &loopdv1.Limits{
-		MaxCostUsd: new("10"), MaxTotalTokens: proto.Int64(5_000_000), MaxOutputTokens: proto.Int64(500_000), AnswerMaxOutputTokens: proto.Int64(30_000),
+		MaxCostUsd: new("10"), MaxTotalTokens: new(int64(5_000_000)), MaxOutputTokens: new(int64(500_000)), AnswerMaxOutputTokens: new(int64(30_000)),
 	}
 	refund := w.tool("refunds", "issue_refund", loopdv1.Effect_EFFECT_IRREVERSIBLE)
 	refund.GetHttp().Method, refund.InputSchema = "POST", nil
 	hay := w.tool("hay", "hay", loopdv1.Effect_EFFECT_READ_ONLY, "stack")
-	hay.MaxResultBytes = proto.Int32(64_000)
+	hay.MaxResultBytes = new(int32(64_000))
 	slow := w.tool("slow", "slow", loopdv1.Effect_EFFECT_READ_ONLY)
 	slow.Timeout = durationpb.New(30 * 1e9)
 	all := []*loopdv1.Agent{
@@ -75,7 +74,7 @@ func (w *world) agents() []*loopdv1.Agent {
 		agent("outsider", nil, &loopdv1.Tool{Name: "ring", Effect: loopdv1.Effect_EFFECT_IDEMPOTENT, Kind: &loopdv1.Tool_Client{Client: &loopdv1.ClientTool{}}}),
 		agent("spender", roomy, order), agent("liar", nil), agent("waiter", nil, slow),
 		agent("digger", &loopdv1.Limits{
-			ContextCompactAt: proto.Float64(0.15), ContextStopAt: proto.Float64(0.3), MaxCompactions: proto.Int32(3), MaxCostUsd: new("20"), MaxTotalTokens: proto.Int64(5_000_000),
+			ContextCompactAt: new(0.15), ContextStopAt: new(0.3), MaxCompactions: new(int32(3)), MaxCostUsd: new("20"), MaxTotalTokens: new(int64(5_000_000)),
 		}, hay),
 	}
 	flaky, formal := agent("flaky", nil, order), agent("formal", nil)

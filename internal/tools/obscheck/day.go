@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"path"
 	"syscall"
 	"time"
@@ -35,18 +33,17 @@ func drawn(random *rand.Rand) string {
 }
 
 // begin starts a run of an agent.
-func (r *replica) begin(ctx context.Context, agent, input string) (string, error) {
-	run, err := r.runs.CreateRun(ctx, &loopdv1.CreateRunRequest{Agent: "agents/" + agent, Input: input})
-	if err != nil {
-		return "", fmt.Errorf("start a run of %s: %w", agent, err)
+func (r *replica) begin(ctx context.Context, agent, input string) error {
+	if _, err := r.runs.CreateRun(ctx, &loopdv1.CreateRunRequest{Agent: "agents/" + agent, Input: input}); err != nil {
+		return fmt.Errorf("start a run of %s: %w", agent, err)
 	}
-	return run.GetName(), nil
+	return nil
 }
 
 // beginMany starts runs of an agent.
 func (r *replica) beginMany(ctx context.Context, agent string, n int) error {
 	for i := range n {
-		if _, err := r.begin(ctx, agent, fmt.Sprintf("number %d", i)); err != nil {
+		if err := r.begin(ctx, agent, fmt.Sprintf("number %d", i)); err != nil {
 			return err
 		}
 	}
@@ -73,7 +70,7 @@ func (w *world) live(ctx context.Context, length time.Duration) error {
 
 // load starts runs at both replicas. One that is down refuses them, as it would.
 func (w *world) load(ctx context.Context) {
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same day each time
+	random := rand.New(rand.NewPCG(1, 2)) // the same day each time
 	for n := 0; pause(ctx, 400*time.Millisecond); n++ {
 		at := w.replicas[random.IntN(len(w.replicas))]
 		call, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -187,36 +184,4 @@ func (w *world) mishaps(ctx context.Context, length time.Duration) error {
 		return nil
 	}
 	return b.start(ctx, "--max-runs", "32")
-}
-
-// panel is one of a dashboard's file, as far as it matters here.
-type panel struct {
-	Title, Description, Type string
-	Targets                  []struct{ Expr, LegendFormat string }
-	FieldConfig              struct{ Defaults struct{ Unit string } }
-}
-
-// shown is a panel with its data.
-type shown struct {
-	Board  string   `json:"board"`
-	Title  string   `json:"title"`
-	Type   string   `json:"type"`
-	Unit   string   `json:"unit"`
-	Series []series `json:"series"`
-}
-
-// readBoard reads a dashboard's file.
-func readBoard(path string) (title string, panels []panel, err error) {
-	text, err := os.ReadFile(path) //nolint:gosec // of our own tree
-	if err != nil {
-		return "", nil, fmt.Errorf("read a dashboard: %w", err)
-	}
-	var file struct {
-		Title  string
-		Panels []panel
-	}
-	if err := json.Unmarshal(text, &file); err != nil {
-		return "", nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	return file.Title, file.Panels, nil
 }

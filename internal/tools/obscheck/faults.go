@@ -126,13 +126,13 @@ func playSeries(_ context.Context, w *world) error {
 func misbehave(ctx context.Context, w *world) error {
 	a := w.replicas[0]
 	for n := range spare {
-		if _, err := a.begin(ctx, fmt.Sprintf("spare-%d", n), "go"); err != nil {
+		if err := a.begin(ctx, fmt.Sprintf("spare-%d", n), "go"); err != nil {
 			return err
 		}
 	}
 	for n := 0; ctx.Err() == nil; n++ {
 		for _, agent := range []string{"locked", "locked", "locked", "throttled", "flaky", "unlucky", "inventory", "silent"} {
-			if _, err := a.begin(ctx, agent, fmt.Sprintf("number %d", n)); err != nil {
+			if err := a.begin(ctx, agent, fmt.Sprintf("number %d", n)); err != nil {
 				return err
 			}
 		}
@@ -152,7 +152,7 @@ func lockJournal(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is in nobody's way
+	defer db.Close(context.WithoutCancel(ctx))
 	for n := 0; ctx.Err() == nil; n++ {
 		if err := w.replicas[0].beginMany(ctx, "clerk", 3); err != nil {
 			return err

@@ -69,10 +69,10 @@ func check(ctx context.Context, what string, s settings) (err error) {
 	if s.dir, err = filepath.Abs(s.dir); err != nil {
 		return fmt.Errorf("find %s: %w", s.dir, err)
 	}
-	if err := os.MkdirAll(s.dir, 0o755); err != nil { //nolint:gosec // Postgres, another user, lives below
+	if err := os.MkdirAll(s.dir, 0o755); err != nil { // Postgres, another user, lives below
 		return fmt.Errorf("make %s: %w", s.dir, err)
 	}
-	if err := os.Chmod(s.dir, 0o755); err != nil { //nolint:gosec // as above
+	if err := os.Chmod(s.dir, 0o755); err != nil {
 		return fmt.Errorf("open %s to postgres: %w", s.dir, err)
 	}
 	w, err := newWorld(ctx, s)

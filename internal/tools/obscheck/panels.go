@@ -78,7 +78,7 @@ func (t *watch) evaluate(ctx context.Context, p panel, from, to time.Time) (show
 		points := 0
 		for i, s := range found {
 			points += len(s.Points)
-			found[i].Labels = map[string]string{"": legend(target.LegendFormat, s.Labels)}
+			found[i].Labels = map[string]string{"": legend(target.Legend, s.Labels)}
 		}
 		if points == 0 {
 			lacks = append(lacks, expr)
@@ -100,4 +100,44 @@ func legend(format string, labels map[string]string) string {
 		format = strings.ReplaceAll(format, "{{"+name+"}}", labels[name])
 	}
 	return format
+}
+
+// panel is one of a dashboard's file, as far as it matters here.
+type panel struct {
+	Title   string `json:"title"`
+	Type    string `json:"type"`
+	Targets []struct {
+		Expr   string `json:"expr"`
+		Legend string `json:"legendFormat"`
+	} `json:"targets"`
+	FieldConfig struct {
+		Defaults struct {
+			Unit string `json:"unit"`
+		} `json:"defaults"`
+	} `json:"fieldConfig"`
+}
+
+// shown is a panel with its data.
+type shown struct {
+	Board  string   `json:"board"`
+	Title  string   `json:"title"`
+	Type   string   `json:"type"`
+	Unit   string   `json:"unit"`
+	Series []series `json:"series"`
+}
+
+// readBoard reads a dashboard's file.
+func readBoard(path string) (title string, panels []panel, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", nil, fmt.Errorf("read a dashboard: %w", err)
+	}
+	var file struct {
+		Title  string  `json:"title"`
+		Panels []panel `json:"panels"`
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		return "", nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return file.Title, file.Panels, nil
 }

@@ -115,18 +115,11 @@ func (t *watch) close() {
 	t.alertmanager.kill()
 }
 
-// series is what an expression returned for one set of labels.
+// series is what an expression returned for one set of labels. A point is Unix seconds
+// and the value, which is text since JSON has no number that is not one.
 type series struct {
 	Labels map[string]string `json:"labels"`
-	Points []point           `json:"points"`
-}
-
-// point is a value at a time in Unix seconds.
-type point struct{ At, Value float64 }
-
-// MarshalJSON writes [time, value]; JSON has no number that is not one.
-func (p point) MarshalJSON() ([]byte, error) {
-	return fmt.Appendf(nil, "[%d,%q]", int64(p.At), strconv.FormatFloat(p.Value, 'g', 5, 64)), nil
+	Points [][2]any          `json:"points"`
 }
 
 // ask evaluates an expression over a time, in points of some seconds.
@@ -151,17 +144,7 @@ func (t *watch) ask(ctx context.Context, expr string, from, to time.Time, every 
 	}
 	var all []series
 	for _, r := range answer.Data.Result {
-		s := series{Labels: r.Metric}
-		for _, v := range r.Values {
-			at, isNumber := v[0].(float64)
-			text, isText := v[1].(string)
-			value, err := strconv.ParseFloat(text, 64)
-			if !isNumber || !isText || err != nil {
-				return nil, fmt.Errorf("%s: %v is no point", expr, v)
-			}
-			s.Points = append(s.Points, point{at, value})
-		}
-		all = append(all, s)
+		all = append(all, series{r.Metric, r.Values})
 	}
 	return all, nil
 }
@@ -191,7 +174,7 @@ func get(ctx context.Context, at string, into any) error {
 	if err != nil {
 		return fmt.Errorf("ask: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
+	defer resp.Body.Close()
 	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
 		return fmt.Errorf("read the answer of %s: %w", req.URL.Host, err)
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -182,7 +181,7 @@ func freePort(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find a port: %w", err)
 	}
-	defer lis.Close() //nolint:errcheck // it carried nothing
+	defer lis.Close()
 	return lis.Addr().String(), nil
 }
 
@@ -198,7 +197,7 @@ func (p *process) start(log, name string, args ...string) error {
 	if err != nil {
 		return fmt.Errorf("open a log: %w", err)
 	}
-	p.cmd = exec.Command(name, args...) //nolint:noctx // it ends by signal
+	p.cmd = exec.Command(name, args...) // it ends by signal
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	if err := p.cmd.Start(); err != nil {
 		_ = out.Close()
@@ -228,14 +227,4 @@ func (p *process) kill() {
 	p.signal(os.Kill)
 	<-p.done
 	p.cmd = nil
-}
-
-// lastWords are the end of a log.
-func (w *world) lastWords(name string) string {
-	text, err := os.ReadFile(w.file(name))
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return strings.Join(lines[max(0, len(lines)-5):], "\n")
 }
