@@ -60,7 +60,7 @@ func (w *world) agents() []*loopdv1.Agent {
 	refund := w.tool("refunds", "issue_refund", loopdv1.Effect_EFFECT_IRREVERSIBLE)
 	refund.GetHttp().Method, refund.InputSchema = "POST", nil
 	hay := w.tool("hay", "hay", loopdv1.Effect_EFFECT_READ_ONLY, "stack")
-	hay.MaxResultBytes = new(int32(64_000))
+	hay.MaxResultBytes = new(int32(32_000))
 	slow := w.tool("slow", "slow", loopdv1.Effect_EFFECT_READ_ONLY)
 	slow.Timeout = durationpb.New(30 * 1e9)
 	all := []*loopdv1.Agent{
@@ -74,7 +74,7 @@ func (w *world) agents() []*loopdv1.Agent {
 		agent("outsider", nil, &loopdv1.Tool{Name: "ring", Effect: loopdv1.Effect_EFFECT_IDEMPOTENT, Kind: &loopdv1.Tool_Client{Client: &loopdv1.ClientTool{}}}),
 		agent("spender", roomy, order), agent("liar", nil), agent("waiter", nil, slow),
 		agent("digger", &loopdv1.Limits{
-			ContextCompactAt: new(0.15), ContextStopAt: new(0.3), MaxCompactions: new(int32(3)), MaxCostUsd: new("20"), MaxTotalTokens: new(int64(5_000_000)),
+			ContextCompactAt: new(0.2), ContextStopAt: new(0.5), MaxCompactions: new(int32(3)), MaxCostUsd: new("20"), MaxTotalTokens: new(int64(5_000_000)),
 		}, hay),
 	}
 	flaky, formal := agent("flaky", nil, order), agent("formal", nil)

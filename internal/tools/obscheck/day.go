@@ -17,7 +17,7 @@ import (
 func usual() map[string]int {
 	return map[string]int{
 		"clerk": 8, "support": 4, "inventory": 2, "explorer": 2, "analyst": 1, "newcomer": 2, "editor": 1, "cashier": 2, "throttled": 1, "locked": 1,
-		"flaky": 1, "refuser": 1, "unlucky": 2, "careless": 1, "silent": 1, "formal": 2, "asker": 1, "payer": 2, "outsider": 1, "digger": 1, "spender": 1, "steady": 2,
+		"flaky": 1, "refuser": 1, "unlucky": 2, "careless": 1, "silent": 1, "formal": 2, "asker": 1, "payer": 2, "outsider": 1, "digger": 2, "spender": 1, "steady": 2,
 	}
 }
 

@@ -183,7 +183,7 @@ func (p shown) heat(drawn *plot.Plot) error {
 	if g.peak == 0 {
 		return nil
 	}
-	drawn.Add(plotter.NewHeatMap(g, plotpalette.Heat(12, 1)))
+	drawn.Add(plotter.NewHeatMap(g, plotpalette.Reverse(plotpalette.Heat(12, 1))))
 	var ticks plot.ConstantTicks
 	for i, bound := range g.bounds {
 		ticks = append(ticks, plot.Tick{Value: float64(i), Label: strconv.FormatFloat(bound, 'g', 4, 64)})
