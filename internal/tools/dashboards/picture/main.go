@@ -183,7 +183,7 @@ func (p shown) heat(drawn *plot.Plot) error {
 	if g.peak == 0 {
 		return nil
 	}
-	drawn.Add(plotter.NewHeatMap(g, plotpalette.Reverse(plotpalette.Heat(12, 1))))
+	drawn.Add(plotter.NewHeatMap(g, pale{plotpalette.Heat(12, 1)}))
 	var ticks plot.ConstantTicks
 	for i, bound := range g.bounds {
 		ticks = append(ticks, plot.Tick{Value: float64(i), Label: strconv.FormatFloat(bound, 'g', 4, 64)})
@@ -191,6 +191,16 @@ func (p shown) heat(drawn *plot.Plot) error {
 	drawn.Y.Tick.Marker = ticks
 	drawn.BackgroundColor = color.White
 	return nil
+}
+
+// pale is a palette the other way about, so that nothing is white.
+type pale struct{ plotpalette.Palette }
+
+// Colors begins with the last one.
+func (p pale) Colors() []color.Color {
+	colors := slices.Clone(p.Palette.Colors())
+	slices.Reverse(colors)
+	return colors
 }
 
 // grid is a histogram over time: how much fell into each bucket.
@@ -206,7 +216,7 @@ func (g grid) X(c int) float64    { return g.times[c] }
 func (g grid) Y(r int) float64    { return float64(r) }
 func (g grid) Z(c, r int) float64 { return g.cells[[2]int{c, r}] }
 
-// grid turns cumulative buckets into separate ones, in steps of 5 s.
+// grid turns cumulative buckets into separate ones, of five seconds each.
 func (p shown) grid() grid {
 	first, sums := p.start(), map[float64]map[int]float64{}
 	g := grid{cells: map[[2]int]float64{}}
