@@ -11,7 +11,7 @@ func approvals() board {
 		{title: "Decisions", about: "Per second.", kind: stack, unit: "ops", queries: one(rate("decision", decided), "{{decision}}")},
 		{title: "How long decisions take", about: "Median, by decision.", unit: "s", queries: one(quantile("0.5", "decision", in("approval_wait_seconds", "")), "{{decision}}")},
 		{title: "Decisions, by tool", about: "Over the time shown. A tool that is always approved may want a policy; one that is always denied, another instruction.", kind: rows, width: 12, queries: one(total("tool, decision", decided), "{{tool}} {{decision}}")},
-		{title: "Nobody decided", about: "Calls whose time ran out, or whose run was cancelled first, over the time shown.", kind: stat, width: 12, queries: one(total("decision", in("approvals_total", "tool", `decision=~"expired|cancelled"`))+" or vector(0)", "{{decision}}")},
+		{title: "Nobody decided", about: "Calls whose time ran out, or whose run was cancelled first, over the time shown.", kind: stat, width: 12, queries: one(total("decision", in("approvals_total", "tool", `decision=~"expired|cancelled"`))+orZero, "{{decision}}")},
 		{title: "How long people take", about: "All decisions.", kind: heat, unit: "s", width: 24, queries: []query{{buckets(in("approval_wait_seconds", "")), "{{le}}", false}}},
 	}}
 }

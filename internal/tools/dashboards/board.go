@@ -58,10 +58,15 @@ func rate(by, selector string) string {
 	return sumBy(by) + "(rate(" + selector + "[$__rate_interval]))"
 }
 
-// total is by how much a counter grew over what the dashboard shows.
+// total is by how much a counter grew over what the dashboard shows. A series that was
+// not there at its beginning began with its first event, which no increase shows, so
+// that its value is what it grew by.
 func total(by, selector string) string {
-	return sumBy(by) + "(increase(" + selector + "[$__range]))"
+	return sumBy(by) + "((" + selector + " unless " + selector + " offset $__range) or increase(" + selector + "[$__range]))"
 }
+
+// orZero is 0 if there is nothing at all.
+const orZero = " or on () vector(0)"
 
 func sumBy(by string) string {
 	if by == "" {

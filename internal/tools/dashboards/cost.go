@@ -21,7 +21,7 @@ func cost() board {
 			"3600 * ("+tokens(`kind="cache_read"`)+" * (sum(rate("+in("cost_usd_total", "agent model", `kind=~"input|cache_write"`)+"[$__rate_interval])) / ("+
 				tokens(`kind=~"input_uncached|cache_write"`)+" > 0)) - "+rate("", in("cost_usd_total", "agent model", `kind="cache_read"`))+")", "saved")},
 		{title: "Tokens", about: "Per second, in kinds that do not overlap.", kind: stack, unit: "short", queries: one(rate("kind", in("tokens_total", "agent model")), "{{kind}}")},
-		{title: "Calls without a known cost", about: "Refused for want of a price, or charged at their upper bound.", kind: stat, width: 4, queries: one(total("model", in("unpriced_calls_total", "model"))+" or vector(0)", "{{model}}")},
+		{title: "Calls without a known cost", about: "Refused for want of a price, or charged at their upper bound.", kind: stat, width: 4, queries: one(total("model", in("unpriced_calls_total", "model"))+orZero, "{{model}}")},
 		{title: "The day at this pace", about: "USD, from the last hour.", kind: stat, unit: "currencyUSD", width: 4, queries: one("loopd:spend:usd_per_day_1h", "a day")},
 		{title: "Budgets", about: "Daily and monthly budgets of whole tenants, and what is held for calls in flight.", unit: "currencyUSD", queries: one("max by (scope) ("+in("budget_usd", "")+")", "{{scope}}")},
 		{title: "Draws on budgets", about: "Model calls under budgets: drawn, or refused because there was no room.", unit: "ops", queries: one(rate("outcome", in("budget_draws_total", "")), "{{outcome}}")},
