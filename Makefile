@@ -13,7 +13,7 @@ TEST_TIMEOUT ?= 15m
 
 .PHONY: help
 help: ## Show the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## Start loopd with its own Postgres and a scripted demo; needs no key
@@ -24,7 +24,7 @@ build: ## Build the static binary into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/loopd ./cmd/loopd
 
 .PHONY: test
-test: ## Run all tests; they start their own Postgres
+test: dashboards-test ## Run all tests; they start their own Postgres
 	go test -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: race
@@ -72,6 +72,29 @@ SEEDED ?=
 .PHONY: seeded-bugs
 seeded-bugs: ## Break loopd in fifteen ways and show which test notices each
 	go run ./internal/torture/seeded $(SEEDED)
+
+.PHONY: dashboards dashboards-test dashboards-check dashboards-pictures alerts-test alerts-check
+dashboards: ## Write the Grafana dashboards of deploy/grafana from Go
+	go run -C internal/tools/dashboards . ../../../deploy/grafana/dashboards
+
+# Not from the cache, which does not see that files outside of the module changed.
+dashboards-test: ## Check that dashboards and rules ask only for metrics and labels that loopd has
+	go test -C internal/tools/dashboards -count=1 ./...
+
+# These need Debian's prometheus and prometheus-alertmanager in PATH.
+dashboards-check: build ## Live through a scripted day and evaluate every panel on a real Prometheus
+	@mkdir -p .cache
+	go run ./internal/tools/obscheck dashboards --data .cache/panels.json
+
+dashboards-pictures: dashboards-check ## Draw what the panels returned
+	go run -C internal/tools/dashboards ./picture ../../../.cache/panels.json ../../../deploy/grafana/pictures
+
+alerts-test: ## Try each alert on series at which it must fire, and just must not
+	promtool check rules deploy/prometheus/recording.yml deploy/prometheus/alerts.yml
+	cd deploy/prometheus && promtool test rules alerts_test.yml alerts_slow_test.yml
+
+alerts-check: build ## Break a running loopd until every alert was seen at a real Alertmanager
+	go run ./internal/tools/obscheck alerts
 
 .PHONY: check
 check: fmt-check vet lint arch checkgenerate race ## All that must hold before a change lands

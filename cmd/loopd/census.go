@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -108,8 +109,21 @@ func newAbout(c config, drains func() bool, store *postgres.Store) about {
 		config:   prometheus.NewDesc("loopd_config_info", "1, labelled with a hash of the configuration of this process, without its secrets.", []string{"hash"}, nil),
 		schema:   prometheus.NewDesc("loopd_schema_version", "Number of the newest migration that the database has.", nil, nil),
 		draining: prometheus.NewDesc("loopd_draining", "1 while this process hands its runs over to end.", nil, nil),
-		version:  version, hash: c.hash(), drains: drains, schemaVersion: store.SchemaVersion,
+		version:  buildVersion(), hash: c.hash(), drains: drains, schemaVersion: store.SchemaVersion,
 	}
+}
+
+// buildVersion is the version, and the commit it was built from where that is known, so
+// that two builds between releases are told apart.
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return version + "+" + s.Value[:min(12, len(s.Value))]
+			}
+		}
+	}
+	return version
 }
 
 // Describe implements prometheus.Collector.

@@ -8,12 +8,13 @@ import (
 // startsGoroutines lists the only files that may start one, so that each has an
 // owner who waits for it, recovers it and counts it.
 var startsGoroutines = []string{
-	"cmd/loopd/serve.go",            // the services of the process
-	"cmd/loopd/bench_load.go",       // the clients of the benchmark
-	"cmd/loopd/bench_pace.go",       // the same, at a pace
-	"internal/engine/supervisor.go", // run owners, and their model and tool calls
-	"internal/devpg/devpg.go",       // the thread that Postgres dies with
-	"internal/torture/group.go",     // what takes part in the fault machine, and its faults
+	"cmd/loopd/serve.go",               // the services of the process
+	"cmd/loopd/bench_load.go",          // the clients of the benchmark
+	"cmd/loopd/bench_pace.go",          // the same, at a pace
+	"internal/engine/supervisor.go",    // run owners, and their model and tool calls
+	"internal/devpg/devpg.go",          // the thread that Postgres dies with
+	"internal/torture/group.go",        // what takes part in the fault machine, and its faults
+	"internal/tools/obscheck/group.go", // what the day is made of, and who waits for processes
 }
 
 // uses finds the selectors that name one of the given members of an imported

@@ -45,6 +45,7 @@ var mayImport = map[string][]string{
 	"internal/torture":        {"api/loopd/v1", "internal/devpg"}, // a judge that shares nothing with what it judges
 	"internal/torture/seeded": {},
 	"internal/tools/*":        {},
+	"internal/tools/obscheck": {"api/loopd/v1", "internal/demo", "internal/devpg"}, // a client, and who breaks what it talks to
 	// Drives the adapter in a conformance suite written by others.
 	"internal/tools/mcpclient": {"internal/loop", "internal/tool", "internal/tool/mcp"},
 }

@@ -151,6 +151,10 @@ func (m *metrics) ofWorker(f factory) {
 	for _, event := range []string{leaseAcquired, leaseRenewed, leaseLost, leaseExpired, leaseReleased} {
 		m.leases.WithLabelValues(event)
 	}
+	m.recovered.WithLabelValues("lost_worker") // rare ones too: an alert on an increase needs the zero before it
+	for _, where := range []string{"run", "call", "check"} {
+		m.panics.WithLabelValues(where)
+	}
 }
 
 // What happens to leases.
