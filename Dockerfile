@@ -5,7 +5,9 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o /out/loopd ./cmd/loopd
+# Such as 1.4.2 or a commit: what metrics and traces show as the version.
+ARG VERSION=0.1.0-dev
+RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w -X main.version=${VERSION}" -o /out/loopd ./cmd/loopd
 
 # Nothing but certificates, a user and the binary.
 FROM gcr.io/distroless/static-debian12:nonroot
