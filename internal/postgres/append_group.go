@@ -9,15 +9,17 @@ import (
 )
 
 // divide parts a sorted group into the appends that fit into one statement, each of a
-// run of its own, and the others. Both keep their order.
+// run of its own, and the others. Both keep their order. That statement tells runs apart
+// by their ids alone, so of two tenants' runs with one id it gets the first.
 func divide(group []*pending) (usual, others []*pending) {
-	last := ""
+	taken := make(map[string]bool, len(group))
 	for _, p := range group {
-		if p.params.RunID != last && isUsual(&p.params) {
-			usual, last = append(usual, p), p.params.RunID
+		if !taken[p.params.RunID] && isUsual(&p.params) {
+			usual = append(usual, p)
 		} else {
 			others = append(others, p)
 		}
+		taken[p.params.RunID] = true
 	}
 	return usual, others
 }

@@ -24,20 +24,13 @@ func TestAGroupAnswersEachOfItsAppends(t *testing.T) {
 	if len(leases) != 3 {
 		t.Fatalf("claimed %d runs, want 3", len(leases))
 	}
-	member := func(lease loop.Lease, b Batch) *pending {
-		params, err := appendParams(lease, b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return &pending{params: params, done: make(chan error, 1)}
-	}
 	lost := leases[1]
 	lost.Epoch--
 	whole := batch(leases[2], 2, claimed(leases[2]))
 	whole.Results = []loop.FullResult{{CallID: "c1-1", Attempt: 1, Text: "all of it"}}
-	first := member(leases[0], batch(leases[0], 2, claimed(leases[0])))
-	second := member(leases[0], batch(leases[0], 3, loop.ModelStarted{Call: 1, Hold: loop.MilliUSD}))
-	fenced, unusual := member(lost, batch(lost, 2, claimed(lost))), member(leases[2], whole)
+	first := member(t, leases[0], batch(leases[0], 2, claimed(leases[0])))
+	second := member(t, leases[0], batch(leases[0], 3, loop.ModelStarted{Call: 1, Hold: loop.MilliUSD}))
+	fenced, unusual := member(t, lost, batch(lost, 2, claimed(lost))), member(t, leases[2], whole)
 
 	usual, others := divide([]*pending{first, second, fenced, unusual})
 	diff(t, "usual, others", []int{len(usual), len(others)}, []int{2, 2})
@@ -59,4 +52,49 @@ func TestAGroupAnswersEachOfItsAppends(t *testing.T) {
 	if _, held := account(t, s, leases[0].Run); held != loop.MilliUSD {
 		t.Errorf("held %s, want %s", held, loop.MilliUSD)
 	}
+}
+
+// Two tenants can have a run of one id. What the fence holds back of the one is not
+// written beside what the other writes.
+func TestAGroupTellsTenantsApart(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	ref := create(t, s)
+	create(t, s) // sorted, it comes between the two
+	other := loop.RunRef{Tenant: "globex", ID: ref.ID}
+	if _, _, err := s.CreateRun(t.Context(), other, spec(), Idempotency{}); err != nil {
+		t.Fatal(err)
+	}
+	renew(t, s, "w1", time.Minute)
+	var group []*pending
+	for _, lease := range claim(t, s, "w1", 3) {
+		b := batch(lease, 2, claimed(lease))
+		if lease.Run == other {
+			lease.Epoch--
+		}
+		group = append(group, member(t, lease, b))
+	}
+	s.commitGroup(group)
+	for _, p := range group {
+		want, seq := error(nil), int64(2)
+		if p.params.TenantID == other.Tenant {
+			want, seq = pgx.ErrNoRows, 1
+		}
+		if err := <-p.done; !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", p.params.TenantID, err, want)
+		}
+		if got := lastSeq(t, s, loop.RunRef{Tenant: p.params.TenantID, ID: p.params.RunID}); got != seq {
+			t.Errorf("%s: %d events, want %d", p.params.TenantID, got, seq)
+		}
+	}
+}
+
+// member is an append as its group knows it.
+func member(t *testing.T, lease loop.Lease, b Batch) *pending {
+	t.Helper()
+	params, err := appendParams(lease, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &pending{params: params, done: make(chan error, 1)}
 }

@@ -406,24 +406,29 @@ func TestTakeOverDuringAnAppend(t *testing.T) {
 	lease := claimOne(t, s, "w1")
 	mustAppend(t, s, lease, batch(lease, 2, claimed(lease)))
 	renew(t, s, "w2", time.Minute)
-	tx, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(context.Background())
-	if _, err := tx.Exec(t.Context(), "UPDATE runs SET lease_owner = 'w2', lease_epoch = lease_epoch + 1"); err != nil {
-		t.Fatal(err)
-	}
-	result := make(chan error, 1)
-	go func() { result <- s.Append(t.Context(), lease, batch(lease, 3, loop.AnswerAccepted{})) }()
-	waitFor(t, s, "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted")
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	for _, results := range fences {
+		tx, err := s.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback(context.Background())
+		if _, err := tx.Exec(t.Context(), "UPDATE runs SET lease_owner = 'w2', lease_epoch = lease_epoch + 1"); err != nil {
+			t.Fatal(err)
+		}
+		late := batch(lease, 3, loop.AnswerAccepted{})
+		late.Results = results
+		result := make(chan error, 1)
+		go func() { result <- s.Append(t.Context(), lease, late) }()
+		waitFor(t, s, "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted")
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 
-	wantErr(t, <-result, loop.ErrLeaseLost)
-	if seq := lastSeq(t, s, ref); seq != 2 {
-		t.Errorf("the journal has %d events, want 2", seq)
+		wantErr(t, <-result, loop.ErrLeaseLost)
+		if seq := lastSeq(t, s, ref); seq != 2 {
+			t.Errorf("the journal has %d events, want 2", seq)
+		}
+		lease.Owner, lease.Epoch = "w2", lease.Epoch+1
 	}
 }
 

@@ -90,6 +90,10 @@ func TestAppendAndRead(t *testing.T) {
 	wantErr(t, s.Append(t.Context(), lease, batch(lease, 8, loop.AnswerAccepted{})), loop.ErrLeaseLost)
 }
 
+// fences have a batch written by each of the two statements, which have a fence each: a
+// full result is not for the usual one.
+var fences = [][]loop.FullResult{nil, {{CallID: "c1-1", Attempt: 1, Text: "all of it"}}}
+
 func TestFence(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
@@ -117,10 +121,12 @@ func TestFence(t *testing.T) {
 		{"gap", lease, gap, ErrWrongSeq},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := s.Append(t.Context(), test.lease, test.batch)
-			wantErr(t, err, test.want)
-			if seq := lastSeq(t, s, ref); seq != 2 {
-				t.Errorf("the journal has %d events, want 2", seq)
+			for _, results := range fences {
+				test.batch.Results = results
+				wantErr(t, s.Append(t.Context(), test.lease, test.batch), test.want)
+				if seq := lastSeq(t, s, ref); seq != 2 {
+					t.Errorf("the journal has %d events, want 2", seq)
+				}
 			}
 		})
 	}

@@ -91,6 +91,19 @@ func invariants() []invariant {
 			GROUP BY r.run_id, r.state, r.next_seq, r.ended_at HAVING (r.ended_at IS NOT NULL)::int <> count(e.*) OR max(e.seq) <> r.next_seq - 1`},
 		{"I15 the head and the journal end differently", `SELECT r.run_id::text, r.state, e.body ->> 'state' FROM runs r JOIN events e ON e.run_id = r.run_id AND e.kind = 'finished' WHERE r.state <> e.body ->> 'state'`},
 		{"P2 one call has two child runs", `SELECT parent_run_id::text, parent_call_id, count(*)::text FROM runs WHERE depth > 0 GROUP BY 1, 2 HAVING count(*) > 1`},
+		{"P3 rows of a run that does not exist", `SELECT o.kept, o.run_id::text, count(*)::text FROM (SELECT 'events' AS kept, tenant_id, run_id FROM events UNION ALL SELECT 'results', tenant_id, run_id FROM results
+				UNION ALL SELECT 'attachments', tenant_id, run_id FROM attachments UNION ALL SELECT 'tool_calls', tenant_id, run_id FROM tool_calls UNION ALL SELECT 'holds', tenant_id, run_id FROM holds
+				UNION ALL SELECT 'chunks', tenant_id, run_id FROM chunks UNION ALL SELECT 'run_signals', tenant_id, run_id FROM run_signals
+				UNION ALL SELECT 'accounts', tenant_id, substr(account, 5)::uuid FROM accounts WHERE account LIKE 'run:%') o
+			WHERE NOT EXISTS (SELECT FROM runs r WHERE r.tenant_id = o.tenant_id AND r.run_id = o.run_id) GROUP BY 1, 2`},
+		{"P3 a journal is where no partition was made for it", `SELECT 'events', run_id::text FROM events_default UNION SELECT 'results', run_id::text FROM results_default
+			UNION SELECT 'attachments', run_id::text FROM attachments_default`},
+		{"P3 a child's journal is in another partition than its root's", `SELECT r.root_run_id::text, r.run_id::text, c.tableoid::regclass::text FROM runs r
+			JOIN events c ON c.tenant_id = r.tenant_id AND c.run_id = r.run_id AND c.seq = 1 JOIN events p ON p.tenant_id = r.tenant_id AND p.run_id = r.root_run_id AND p.seq = 1
+			WHERE r.root_run_id IS NOT NULL AND c.tableoid <> p.tableoid`},
+		{"P4 a run is not as urgent as its client asked for", `SELECT a.tag, a.run, a.priority::text, r.priority::text FROM acked a JOIN runs r ON r.run_id::text = a.run WHERE a.priority <> r.priority`},
+		{"P4 a child is not as urgent as its parent", `SELECT c.run_id::text, c.priority::text, p.priority::text FROM runs c JOIN runs p ON p.tenant_id = c.tenant_id AND p.run_id = c.parent_run_id WHERE c.priority <> p.priority`},
+		{"P5 something was deleted, though all is kept for ever", `SELECT tenant_id, day::text, agent, model_calls::text FROM usage_deleted`},
 	}
 }
 
@@ -108,7 +121,7 @@ func (w *world) check(ctx context.Context) ([]string, error) {
 		violations = append(violations, r.faults...)
 		r.mu.Unlock()
 	}
-	found, err := judge(ctx, w.db)
+	found, err := judge(ctx, w.db, invariants())
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +135,9 @@ type querier interface {
 }
 
 // judge asks for the rows that break an invariant.
-func judge(ctx context.Context, db querier) ([]string, error) {
+func judge(ctx context.Context, db querier, all []invariant) ([]string, error) {
 	var violations []string
-	for _, i := range invariants() {
+	for _, i := range all {
 		rows, err := db.Query(ctx, i.query)
 		if err != nil {
 			return nil, fmt.Errorf("check %q: %w", i.name, err)
@@ -149,7 +162,7 @@ func judge(ctx context.Context, db querier) ([]string, error) {
 const witnesses = `
 	CREATE TABLE led (tool text, run text, call text, attempt int, key text, n text, applied boolean, risky boolean, intent text);
 	CREATE TABLE asked (run text, tag text, fault text, pico numeric);
-	CREATE TABLE acked (tag text, run text, cancelled timestamptz);
+	CREATE TABLE acked (tag text, run text, cancelled timestamptz, priority int);
 	CREATE TABLE watched (run text, kinds text, seen int, ended boolean, fault text);
 	CREATE TABLE approved (call text, hash text);
 	CREATE TABLE answered (key text, attempt int, at timestamptz);
@@ -181,7 +194,7 @@ func (w *world) importLedgers(ctx context.Context) error {
 			if !c.cancelled.IsZero() {
 				cancelled = &c.cancelled
 			}
-			insert(`INSERT INTO acked VALUES ($1, $2, $3)`, c.key, name[len("runs/"):], cancelled)
+			insert(`INSERT INTO acked VALUES ($1, $2, $3, $4)`, c.key, name[len("runs/"):], cancelled, headStarts(c.priority))
 		}
 	}
 	for _, seen := range w.client.watched {

@@ -26,6 +26,19 @@ type created struct {
 	key, input string
 	names      map[string]bool // what its creation was answered with; more than one is a fault
 	cancelled  time.Time       // when the cancel was acknowledged; zero: it was not
+	priority   loopdv1.Priority
+}
+
+// headStarts is a priority as loopd keeps it.
+func headStarts(p loopdv1.Priority) int {
+	switch p {
+	case loopdv1.Priority_PRIORITY_HIGH:
+		return 1
+	case loopdv1.Priority_PRIORITY_LOW:
+		return -1
+	default:
+		return 0
+	}
 }
 
 // client is all people who use loopd: they create, decide, answer and change their minds.
@@ -33,6 +46,7 @@ type client struct {
 	replicas []*replica
 	tools    *toolServer
 	rest     http.Client
+	urgent   bool        // runs are given priorities: a binary from before there were any has none
 	healed   atomic.Bool // no request can be under way any more that a fault delayed
 
 	registers registers
@@ -88,11 +102,14 @@ func (c *client) insist(ctx context.Context, what string, ask func(context.Conte
 
 // create makes one run and does to it what was drawn for it.
 func (c *client) create(ctx context.Context, r *rand.Rand, p plan) {
+	overREST, again, fate, delay := r.IntN(2) == 0, r.IntN(10) == 0, r.IntN(10), time.Duration(r.IntN(6000))*time.Millisecond
 	run := &created{key: "torture-" + p.tag, input: p.String(), names: map[string]bool{}}
+	if c.urgent {
+		run.priority = loopdv1.Priority(r.Int32N(4))
+	}
 	c.mu.Lock()
 	c.runs = append(c.runs, run)
 	c.mu.Unlock()
-	overREST, again, fate, delay := r.IntN(2) == 0, r.IntN(10) == 0, r.IntN(10), time.Duration(r.IntN(6000))*time.Millisecond
 	times := 1
 	if again {
 		times = 2
@@ -133,7 +150,7 @@ func (c *client) create(ctx context.Context, r *rand.Rand, p plan) {
 }
 
 func (c *client) createOnce(ctx context.Context, at *replica, run *created, overREST bool) (string, error) {
-	request := &loopdv1.CreateRunRequest{Agent: "agents/torture", Input: run.input, RequestId: run.key}
+	request := &loopdv1.CreateRunRequest{Agent: "agents/torture", Input: run.input, RequestId: run.key, Priority: run.priority}
 	if overREST {
 		answer := &loopdv1.Run{}
 		err := c.post(ctx, at, "/v1/runs", request, answer)

@@ -84,6 +84,7 @@ func (w *world) start(ctx context.Context, s settings) error {
 		return err
 	}
 	w.client = newClient(w.replicas, w.tools)
+	w.client.urgent = s.previous == ""
 	w.breaker = &breaker{w: w, rand: rand.New(rand.NewPCG(s.seed, 2)), busy: map[string]bool{}, done: map[string]int{}}
 	return w.prepare(ctx)
 }
