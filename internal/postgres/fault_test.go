@@ -21,6 +21,7 @@ type proxy struct {
 	cuts atomic.Pointer[cut]
 	done atomic.Int64 // cuts made
 	down atomic.Bool  // true: connections are refused
+	door atomic.Pointer[door]
 }
 
 // cut ends the connection whose client sends the text.
@@ -61,6 +62,9 @@ func newProxy(t *testing.T) *proxy {
 
 func (p *proxy) serve(client net.Conn, network, address string) {
 	defer client.Close()
+	if d := p.door.Load(); d != nil {
+		d.pass()
+	}
 	if p.down.Load() {
 		return
 	}

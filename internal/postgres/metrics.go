@@ -99,6 +99,7 @@ func (c poolCollector) Collect(out chan<- prometheus.Metric) {
 type tracer struct {
 	metrics  *metrics
 	readOnly func() // called when the server refuses a write as a standby does
+	gate     *gate  // of the pool, if it has one
 }
 
 type traceKey struct{}

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 )
 
@@ -18,13 +17,5 @@ const (
 // pause waits before the next try: a random time, so that those who collided do
 // not collide again. It returns early with an error when ctx ends.
 func pause(ctx context.Context, try int) error {
-	limit := min(firstPause<<min(try-1, 10), longestPause)
-	timer := time.NewTimer(limit/2 + rand.N(limit/2))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
+	return sleep(ctx, pauseOf(try))
 }

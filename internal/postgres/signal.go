@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -28,8 +29,10 @@ func (s *Store) Signal(ctx context.Context, run loop.RunRef, body loop.Body, ide
 	if err != nil {
 		return fmt.Errorf("signal run %s: %w", run.ID, err)
 	}
+	var ended error
 	// A second cancel changes nothing, so it may be repeated without a key.
 	err = s.inTx(ctx, idem.Key != "" || cancel, func(q *db.Queries) error {
+		ended = nil
 		state, err := q.LockRun(ctx, db.LockRunParams{TenantID: run.Tenant, RunID: run.ID})
 		if err != nil {
 			return err
@@ -41,11 +44,26 @@ func (s *Store) Signal(ctx context.Context, run loop.RunRef, body loop.Body, ide
 			return nil
 		}
 		if loop.RunState(state).Terminal() {
-			return fmt.Errorf("%w: it is %s", ErrRunFinished, state)
+			ended = fmt.Errorf("%w: it is %s", ErrRunFinished, state)
+			if cancel && loop.RunState(state) == loop.StateCancelled {
+				return nil // as good as an acknowledgement: it has to wait for the standbys, see Confirm
+			}
+			return ended
 		}
 		return leaveSignal(ctx, q, run, kind, encoded, cancel)
 	})
-	return wrap("signal run "+run.ID, err)
+	return wrap("signal run "+run.ID, cmp.Or(err, ended))
+}
+
+// Confirm waits until what was read of a run is safe to acknowledge: what is shown may
+// still wait for a synchronous standby, and the commit of a lock waits for it too. The
+// error is loop.ErrNotFound if there is no such run.
+func (s *Store) Confirm(ctx context.Context, run loop.RunRef) error {
+	err := s.inTx(ctx, true, func(q *db.Queries) error {
+		_, err := q.LockRun(ctx, db.LockRunParams{TenantID: run.Tenant, RunID: run.ID})
+		return err
+	})
+	return wrap("confirm what was said to run "+run.ID, err)
 }
 
 // leaveSignal leaves a signal with a run whose row is locked, and wakes it.

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,8 @@ const (
 	statementTimeout = "5s"
 	lockTimeout      = "1s"
 	idleTimeout      = "5s"
-	// connectTimeout is for one address, within the caller's own deadline.
+	// connectTimeout bounds a dial, and for renewals and listeners the log-in too. It is
+	// for one address, within the caller's own deadline.
 	connectTimeout = 5 * time.Second
 )
 
@@ -87,14 +89,15 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	var err error
 	s.metrics = newMetrics()
-	if s.pool, err = s.newPool(ctx, cfg.URL, cfg.MaxConns); err != nil {
+	main := poolShape{conns: cfg.MaxConns, login: loginTimeout, opening: maxOpening, linger: linger}
+	if s.pool, err = s.newPool(ctx, cfg.URL, main); err != nil {
 		return nil, err
 	}
-	if s.renewal, err = s.newPool(ctx, cfg.URL, renewConns); err != nil {
+	if s.renewal, err = s.newPool(ctx, cfg.URL, poolShape{conns: renewConns, login: connectTimeout}); err != nil {
 		s.pool.Close()
 		return nil, err
 	}
-	if s.appends, err = s.newPool(ctx, cfg.URL, appendConns); err != nil {
+	if s.appends, err = s.newPool(ctx, cfg.URL, poolShape{conns: appendConns, login: loginTimeout, opening: appendConns}); err != nil {
 		s.pool.Close()
 		s.renewal.Close()
 		return nil, err
@@ -114,14 +117,13 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-func (s *Store) newPool(ctx context.Context, url string, maxConns int) (*pgxpool.Pool, error) {
+func (s *Store) newPool(ctx context.Context, url string, shape poolShape) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
-	config.MaxConns = int32(maxConns)
-	config.ConnConfig.Tracer = &tracer{metrics: s.metrics, readOnly: s.reconnect}
 	bounded(config.ConnConfig)
+	shape.shape(config, &tracer{metrics: s.metrics, readOnly: s.reconnect})
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open the connection pool: %w", err)
@@ -210,7 +212,7 @@ func (s *Store) tryTx(ctx context.Context, fn func(q *db.Queries) error) (commit
 	if err != nil {
 		return false, err
 	}
-	if err := fn(s.q.WithTx(tx)); err != nil {
+	if err := cmp.Or(fn(s.q.WithTx(tx)), ctx.Err()); err != nil { // a commit is not begun in vain: it would cost the connection
 		// What cannot be rolled back is ended with its connection.
 		return false, errors.Join(err, ignoreClosed(tx.Rollback(context.WithoutCancel(ctx))))
 	}

@@ -187,6 +187,10 @@ func (r *runService) ResolveToolCall(ctx context.Context, req *loopdv1.ResolveTo
 		}
 	case !slices.Contains(given, word):
 		return nil, notWaiting(loopdv1.ErrorReason_ERROR_REASON_CALL_NOT_IN_DOUBT, req.GetName(), call.State)
+	default: // said before
+		if err := r.s.store.Confirm(ctx, runRef(tenant(ctx), run)); err != nil {
+			return nil, named(err, loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", run)
+		}
 	}
 	return toolCallProto(run, call), nil
 }

@@ -58,9 +58,10 @@ func Conformance(t *testing.T, open func(t *testing.T) Store) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			store := open(t) // its time is not the store's
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			c := &conformer{T: t, ctx: ctx, store: open(t)}
+			c := &conformer{T: t, ctx: ctx, store: store}
 			c.register("w1")
 			c.register("w2")
 			check(c)
