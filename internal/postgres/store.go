@@ -94,7 +94,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.pool.Close()
 		return nil, err
 	}
-	if s.appends, err = s.newPool(ctx, cfg.URL, appendConns); err != nil {
+	if s.appends, err = s.newPool(ctx, cfg.URL, appendConns, encodeTexts); err != nil {
 		s.pool.Close()
 		s.renewal.Close()
 		return nil, err
@@ -114,7 +114,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-func (s *Store) newPool(ctx context.Context, url string, maxConns int) (*pgxpool.Pool, error) {
+// newPool makes a pool, whose connections are prepared by each of the functions.
+func (s *Store) newPool(ctx context.Context, url string, maxConns int, prepare ...func(*pgx.Conn)) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
@@ -122,6 +123,12 @@ func (s *Store) newPool(ctx context.Context, url string, maxConns int) (*pgxpool
 	config.MaxConns = int32(maxConns)
 	config.ConnConfig.Tracer = &tracer{metrics: s.metrics, readOnly: s.reconnect}
 	bounded(config.ConnConfig)
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		for _, do := range prepare {
+			do(conn)
+		}
+		return nil
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open the connection pool: %w", err)
