@@ -168,11 +168,14 @@ func iterationPrint(pairs []string) string {
 
 // digest hashes length-prefixed strings, so that ("ab","c") and ("a","bc") differ.
 func digest(parts ...string) string {
-	h := sha256.New()
+	var all []byte
 	for _, p := range parts {
-		h.Write([]byte(strconv.Itoa(len(p)) + ":" + p))
+		all = slices.Grow(all, len(p)+20)
+		all = append(strconv.AppendInt(all, int64(len(p)), 10), ':')
+		all = append(all, p...)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	sum := sha256.Sum256(all)
+	return hex.EncodeToString(sum[:])
 }
 
 // excerpt shortens text for evidence, at a rune's boundary.

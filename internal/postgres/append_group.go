@@ -91,7 +91,8 @@ func (k byKeys) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResult
 // groupParams puts usual appends into the arrays of their statement.
 func groupParams(group []*pending) db.AppendGroupParams {
 	var g db.AppendGroupParams
-	for _, p := range group {
+	for i, p := range group {
+		g.Places = append(g.Places, int32(i+1))
 		addAppend(&g, &p.params)
 		addRunHead(&g, &p.params)
 		addRunUse(&g, &p.params)

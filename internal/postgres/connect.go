@@ -30,9 +30,10 @@ const (
 // poolShape is what the pools of a store differ in.
 type poolShape struct {
 	conns   int
-	login   time.Duration // bounds a log-in
-	opening int           // bounds how many are opened at once, and slows down after failures; 0: not
-	linger  time.Duration // see lingering
+	login   time.Duration   // bounds a log-in
+	opening int             // bounds how many are opened at once, and slows down after failures; 0: not
+	linger  time.Duration   // see lingering
+	prepare func(*pgx.Conn) // what is done to each connection; nil: nothing
 }
 
 // shape gives the pool's connections their bounds.
@@ -43,6 +44,12 @@ func (p poolShape) shape(config *pgxpool.Config, t *tracer) {
 	if p.opening > 0 {
 		t.gate = newGate(p.opening)
 		config.BeforeConnect = func(ctx context.Context, _ *pgx.ConnConfig) error { return t.gate.enter(ctx) }
+	}
+	if p.prepare != nil {
+		config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+			p.prepare(conn)
+			return nil
+		}
 	}
 	if p.linger > 0 {
 		config.ConnConfig.BuildContextWatcherHandler = lingering(p.linger)

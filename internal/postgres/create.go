@@ -139,6 +139,16 @@ func (s *Store) LastSeqs(ctx context.Context, runs []loop.RunRef) (map[loop.RunR
 	return seqs, wrap("read the newest events of runs", err)
 }
 
+// RunStates reads where runs stand. Runs that do not exist are left out.
+func (s *Store) RunStates(ctx context.Context, runs []loop.RunRef) (map[loop.RunRef]loop.RunState, error) {
+	places, err := s.runPlaces(ctx, runs)
+	states := make(map[loop.RunRef]loop.RunState, len(places))
+	for run, place := range places {
+		states[run] = place.State
+	}
+	return states, wrap("read the states of runs", err)
+}
+
 func (s *Store) runPlaces(ctx context.Context, runs []loop.RunRef) (map[loop.RunRef]RunPlace, error) {
 	var p db.ListRunPlacesParams
 	for _, run := range runs {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/loopd/loopd/internal/loop"
+	"github.com/loopd/loopd/internal/postgres/db"
 )
 
 // fill makes a database in which a plan that reads a whole table shows: ten tenants
@@ -191,3 +193,72 @@ func planOf(t *testing.T, s *Store, query string, args []string) string {
 	}
 	return strings.Join(lines, "\n") + "\n"
 }
+
+// The statement for groups finds each row by its key, in the order of its arrays, also if
+// its plan is made while there is nothing in the tables: the order is that in which
+// everybody locks runs, and a plan that begins with the runs would read all that a worker owns.
+func TestGroupsAreLookedUpByKey(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	create(t, s)
+	renew(t, s, "w1", time.Minute)
+	lease := claim(t, s, "w1", 1)[0]
+	params, err := appendParams(lease, batch(lease, 2, claimed(lease)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := s.appends.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing to keep
+	if _, err := tx.Exec(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	var queued queuedBatch
+	if err := db.New(&queued).AppendGroup(t.Context(), []db.AppendGroupParams{groupParams([]*pending{{params: params}})}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	group := queued.QueuedQueries[0]
+	if _, err := tx.Prepare(t.Context(), "a group", group.SQL); err != nil {
+		t.Fatal(err)
+	}
+	nulls := strings.TrimSuffix(strings.Repeat("NULL, ", len(group.Arguments)), ", ") // the plan is for any parameters
+	rows, err := tx.Query(t.Context(), `EXPLAIN EXECUTE "a group"(`+nulls+")")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := strings.Join(lines, "\n")
+	for _, want := range []string{"on runs r", "Index Cond: ((tenant_id = b.tenant_id) AND (run_id = b.run_id))\n", "Index Scan using holds_pkey", "Index Scan using accounts_pkey", "Index Scan using chunks_pkey"} {
+		if !strings.Contains(plan, want) {
+			t.Errorf("the plan has no %s", want)
+		}
+	}
+	for _, no := range []string{"Hash Join", "Merge Join", "Seq Scan", "runs_owned", "Sort"} {
+		if strings.Contains(plan, no) {
+			t.Errorf("the plan has a %s", no)
+		}
+	}
+	if t.Failed() {
+		t.Log(plan)
+	}
+}
+
+// queuedBatch keeps a batch instead of sending it.
+type queuedBatch struct {
+	db.DBTX
+	pgx.Batch
+}
+
+func (q *queuedBatch) SendBatch(_ context.Context, b *pgx.Batch) pgx.BatchResults {
+	q.Batch = *b
+	return noResults{}
+}
+
+type noResults struct{ pgx.BatchResults }
+
+func (noResults) Close() error { return nil }

@@ -1,7 +1,6 @@
 package provider
 
 import (
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -16,13 +15,14 @@ import (
 // was not said: Azure sends no limit, or -1.
 func RateOf(h http.Header, now time.Time) loop.RateReport {
 	var report loop.RateReport
-	for _, name := range []string{"Anthropic-Ratelimit-Requests-%s", "X-Ratelimit-%s-Requests"} {
-		report.Requests = tighter(report.Requests, window(h, now, name))
+	for _, affixes := range [][2]string{{"Anthropic-Ratelimit-Requests-", ""}, {"X-Ratelimit-", "-Requests"}} {
+		report.Requests = tighter(report.Requests, window(h, now, affixes[0], affixes[1]))
 	}
-	for _, name := range []string{
-		"Anthropic-Ratelimit-Tokens-%s", "Anthropic-Ratelimit-Input-Tokens-%s", "Anthropic-Ratelimit-Output-Tokens-%s", "X-Ratelimit-%s-Tokens",
+	for _, affixes := range [][2]string{
+		{"Anthropic-Ratelimit-Tokens-", ""}, {"Anthropic-Ratelimit-Input-Tokens-", ""}, {"Anthropic-Ratelimit-Output-Tokens-", ""},
+		{"X-Ratelimit-", "-Tokens"},
 	} {
-		report.Tokens = tighter(report.Tokens, window(h, now, name))
+		report.Tokens = tighter(report.Tokens, window(h, now, affixes[0], affixes[1]))
 	}
 	return report
 }
@@ -35,12 +35,16 @@ func tighter(a, b loop.RateWindow) loop.RateWindow {
 	return a
 }
 
-// window reads one limit. Without a limit, a remainder and a reset it is worth
-// nothing.
-func window(h http.Header, now time.Time, name string) loop.RateWindow {
-	most, err1 := strconv.ParseInt(h.Get(fmt.Sprintf(name, "Limit")), 10, 64)
-	left, err2 := strconv.ParseInt(h.Get(fmt.Sprintf(name, "Remaining")), 10, 64)
-	at, ok := resetAt(h.Get(fmt.Sprintf(name, "Reset")), now)
+// window reads one limit, whose headers have names of a beginning and an end. Without a
+// limit, a remainder and a reset it is worth nothing.
+func window(h http.Header, now time.Time, begin, end string) loop.RateWindow {
+	limit := h.Get(begin + "Limit" + end)
+	if limit == "" { // most servers have few of the headers, if any
+		return loop.RateWindow{}
+	}
+	most, err1 := strconv.ParseInt(limit, 10, 64)
+	left, err2 := strconv.ParseInt(h.Get(begin+"Remaining"+end), 10, 64)
+	at, ok := resetAt(h.Get(begin+"Reset"+end), now)
 	if err1 != nil || err2 != nil || !ok || most <= 0 || left < 0 {
 		return loop.RateWindow{}
 	}

@@ -466,31 +466,33 @@ func (b *AppendEventsBatchResults) Close() error {
 
 const appendGroup = `-- name: AppendGroup :batchmany
 WITH batch AS MATERIALIZED (
-    SELECT generate_subscripts($1::text[], 1) AS place, unnest($2::text[]) AS tenant_id, unnest($1::text[])::uuid AS run_id,
-           unnest($3::bigint[]) AS epoch, unnest($4::text[]) AS owner,
-           unnest($5::bigint[]) AS first_seq, unnest($6::integer[]) AS events,
-           unnest($7::boolean[]) AS intent, unnest($8::bigint[]) AS seen, unnest($9::boolean[]) AS release,
-           unnest($10::text[]) AS state, unnest($11::text[]) AS phase,
-           unnest($12::integer[]) AS iterations, unnest($13::integer[]) AS model_calls,
-           unnest($14::integer[]) AS tool_calls, unnest($15::integer[]) AS attempts,
-           unnest($16::text[]) AS usage, unnest($17::text[]) AS cost,
-           unnest($18::bigint[]) AS cost_pico, unnest($19::bigint[]) AS estimated_pico,
-           unnest($20::bigint[]) AS held_pico, unnest($21::text[]) AS answer,
-           unnest($22::boolean[]) AS partial, unnest($23::boolean[]) AS unverified,
-           unnest($24::text[]) AS stop, unnest($25::text[]) AS required_actions,
-           unnest($26::text[]) AS side_effects,
-           unnest($27::timestamptz[]) AS started_at, unnest($28::timestamptz[]) AS wake_at, unnest($29::timestamptz[]) AS ended_at,
-           unnest($30::integer[]) AS hold_call, unnest($31::bigint[]) AS hold_amount,
-           unnest($32::text[]) AS hold_model, unnest($33::text[]) AS hold_purpose, unnest($34::text[]) AS hold_price,
-           unnest($35::integer[]) AS settled_call, unnest($36::bigint[]) AS settled_cost,
-           unnest($37::bigint[]) AS input_uncached, unnest($38::bigint[]) AS cache_read,
-           unnest($39::bigint[]) AS cache_write_5m, unnest($40::bigint[]) AS cache_write_1h,
-           unnest($41::bigint[]) AS output, unnest($42::bigint[]) AS reasoning,
-           unnest($43::boolean[]) AS estimated, unnest($44::bigint[]) AS saved,
-           unnest($45::integer[]) AS iteration, unnest($46::text[]) AS tools
-    -- It bounds nothing. It has the planner expect one row, so that it looks up all others
-    -- by their keys, also if the tables are still small when the plan is made.
-    LIMIT cardinality($1::text[])
+    SELECT unnest($1::integer[]) AS place, unnest($2::text[]) AS tenant_id, unnest($3::text[])::uuid AS run_id,
+           unnest($4::bigint[]) AS epoch, unnest($5::text[]) AS owner,
+           unnest($6::bigint[]) AS first_seq, unnest($7::integer[]) AS events,
+           unnest($8::boolean[]) AS intent, unnest($9::bigint[]) AS seen, unnest($10::boolean[]) AS release,
+           unnest($11::text[]) AS state, unnest($12::text[]) AS phase,
+           unnest($13::integer[]) AS iterations, unnest($14::integer[]) AS model_calls,
+           unnest($15::integer[]) AS tool_calls, unnest($16::integer[]) AS attempts,
+           unnest($17::text[]) AS usage, unnest($18::text[]) AS cost,
+           unnest($19::bigint[]) AS cost_pico, unnest($20::bigint[]) AS estimated_pico,
+           unnest($21::bigint[]) AS held_pico, unnest($22::text[]) AS answer,
+           unnest($23::boolean[]) AS partial, unnest($24::boolean[]) AS unverified,
+           unnest($25::text[]) AS stop, unnest($26::text[]) AS required_actions,
+           unnest($27::text[]) AS side_effects,
+           unnest($28::timestamptz[]) AS started_at, unnest($29::timestamptz[]) AS wake_at, unnest($30::timestamptz[]) AS ended_at,
+           unnest($31::integer[]) AS hold_call, unnest($32::bigint[]) AS hold_amount,
+           unnest($33::text[]) AS hold_model, unnest($34::text[]) AS hold_purpose, unnest($35::text[]) AS hold_price,
+           unnest($36::integer[]) AS settled_call, unnest($37::bigint[]) AS settled_cost,
+           unnest($38::bigint[]) AS input_uncached, unnest($39::bigint[]) AS cache_read,
+           unnest($40::bigint[]) AS cache_write_5m, unnest($41::bigint[]) AS cache_write_1h,
+           unnest($42::bigint[]) AS output, unnest($43::bigint[]) AS reasoning,
+           unnest($44::boolean[]) AS estimated, unnest($45::bigint[]) AS saved,
+           unnest($46::integer[]) AS iteration, unnest($47::text[]) AS tools
+    -- It bounds nothing. It has the planner expect one row (a tenth of the ten that it
+    -- expects of arrays, so there is no generate_subscripts: of that it expects 1,000), so
+    -- that it looks up all others by their keys, in the order of the arrays, also if the
+    -- tables are still small when the plan is made.
+    LIMIT cardinality($3::text[])
 ), fence AS (
     UPDATE runs r SET
         next_seq = r.next_seq + b.events,
@@ -519,9 +521,9 @@ WITH batch AS MATERIALIZED (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT e.tenant_id, e.run_id, e.seq, e.kind, e.at, e.epoch, e.body::json
     FROM (
-        SELECT unnest($47::text[]) AS tenant_id, unnest($48::text[])::uuid AS run_id,
-               unnest($49::bigint[]) AS seq, unnest($50::text[]) AS kind, unnest($51::timestamptz[]) AS at,
-               unnest($52::bigint[]) AS epoch, unnest($53::text[]) AS body
+        SELECT unnest($48::text[]) AS tenant_id, unnest($49::text[])::uuid AS run_id,
+               unnest($50::bigint[]) AS seq, unnest($51::text[]) AS kind, unnest($52::timestamptz[]) AS at,
+               unnest($53::bigint[]) AS epoch, unnest($54::text[]) AS body
     ) e
     WHERE e.run_id = ANY (ARRAY(SELECT f.run_id FROM fence f))
 ), calls AS (
@@ -535,20 +537,20 @@ WITH batch AS MATERIALIZED (
            nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
            c.decided_by, c.decision::json, c.edited::json
     FROM (
-        SELECT unnest($54::text[]) AS tenant_id, unnest($55::text[])::uuid AS run_id,
-               unnest($56::text[]) AS call_id, unnest($57::integer[]) AS ordinal,
-               unnest($58::text[]) AS tool, unnest($59::text[]) AS call,
-               unnest($60::integer[]) AS iteration, unnest($61::text[]) AS args_sha256,
-               unnest($62::text[]) AS effect, unnest($63::text[]) AS state,
-               unnest($64::text[]) AS outcome, unnest($65::integer[]) AS attempt,
-               unnest($66::text[]) AS idem_key, unnest($67::text[]) AS result,
-               unnest($68::boolean[]) AS cut, unnest($69::bigint[]) AS bytes,
-               unnest($70::timestamptz[]) AS started_at, unnest($71::timestamptz[]) AS finished_at,
-               unnest($72::timestamptz[]) AS until_at, unnest($73::text[]) AS child_id,
-               unnest($74::text[]) AS owed, unnest($75::text[]) AS asked,
-               unnest($76::timestamptz[]) AS asked_at, unnest($77::timestamptz[]) AS decided_at,
-               unnest($78::text[]) AS decided_by, unnest($79::text[]) AS decision,
-               unnest($80::text[]) AS edited
+        SELECT unnest($55::text[]) AS tenant_id, unnest($56::text[])::uuid AS run_id,
+               unnest($57::text[]) AS call_id, unnest($58::integer[]) AS ordinal,
+               unnest($59::text[]) AS tool, unnest($60::text[]) AS call,
+               unnest($61::integer[]) AS iteration, unnest($62::text[]) AS args_sha256,
+               unnest($63::text[]) AS effect, unnest($64::text[]) AS state,
+               unnest($65::text[]) AS outcome, unnest($66::integer[]) AS attempt,
+               unnest($67::text[]) AS idem_key, unnest($68::text[]) AS result,
+               unnest($69::boolean[]) AS cut, unnest($70::bigint[]) AS bytes,
+               unnest($71::timestamptz[]) AS started_at, unnest($72::timestamptz[]) AS finished_at,
+               unnest($73::timestamptz[]) AS until_at, unnest($74::text[]) AS child_id,
+               unnest($75::text[]) AS owed, unnest($76::text[]) AS asked,
+               unnest($77::timestamptz[]) AS asked_at, unnest($78::timestamptz[]) AS decided_at,
+               unnest($79::text[]) AS decided_by, unnest($80::text[]) AS decision,
+               unnest($81::text[]) AS edited
     ) c
     WHERE c.run_id = ANY (ARRAY(SELECT f.run_id FROM fence f))
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
@@ -610,8 +612,9 @@ type AppendGroupBatchResults struct {
 }
 
 type AppendGroupParams struct {
-	RunIds            []string
+	Places            []int32
 	TenantIds         []string
+	RunIds            []string
 	Epochs            []int64
 	Owners            []string
 	FirstSeqs         []int64
@@ -708,8 +711,9 @@ func (q *Queries) AppendGroup(ctx context.Context, arg []AppendGroupParams) *App
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.RunIds,
+			a.Places,
 			a.TenantIds,
+			a.RunIds,
 			a.Epochs,
 			a.Owners,
 			a.FirstSeqs,

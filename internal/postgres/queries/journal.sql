@@ -208,7 +208,7 @@ FROM fence f;
 --
 -- The rows of runs are locked in the order of the arrays, which is that of AppendEvents.
 WITH batch AS MATERIALIZED (
-    SELECT generate_subscripts(@run_ids::text[], 1) AS place, unnest(@tenant_ids::text[]) AS tenant_id, unnest(@run_ids::text[])::uuid AS run_id,
+    SELECT unnest(@places::integer[]) AS place, unnest(@tenant_ids::text[]) AS tenant_id, unnest(@run_ids::text[])::uuid AS run_id,
            unnest(@epochs::bigint[]) AS epoch, unnest(@owners::text[]) AS owner,
            unnest(@first_seqs::bigint[]) AS first_seq, unnest(@counts::integer[]) AS events,
            unnest(@intents::boolean[]) AS intent, unnest(@seens::bigint[]) AS seen, unnest(@releases::boolean[]) AS release,
@@ -230,8 +230,10 @@ WITH batch AS MATERIALIZED (
            unnest(@settled_outputs::bigint[]) AS output, unnest(@settled_reasonings::bigint[]) AS reasoning,
            unnest(@settled_estimated::boolean[]) AS estimated, unnest(@settled_saved::bigint[]) AS saved,
            unnest(@settled_iterations::integer[]) AS iteration, unnest(@settled_tools::text[]) AS tools
-    -- It bounds nothing. It has the planner expect one row, so that it looks up all others
-    -- by their keys, also if the tables are still small when the plan is made.
+    -- It bounds nothing. It has the planner expect one row (a tenth of the ten that it
+    -- expects of arrays, so there is no generate_subscripts: of that it expects 1,000), so
+    -- that it looks up all others by their keys, in the order of the arrays, also if the
+    -- tables are still small when the plan is made.
     LIMIT cardinality(@run_ids::text[])
 ), fence AS (
     UPDATE runs r SET
