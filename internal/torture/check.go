@@ -15,7 +15,10 @@ type invariant struct{ name, query string }
 
 // invariants are those that Postgres can judge, with the ledgers beside it: see
 // importLedgers for the tables led, asked, acked and approved.
-func invariants() []invariant {
+func invariants() []invariant { return slices.Concat(ofJournals(), ofMoney(), ofRuns()) }
+
+// ofJournals are those about events and the calls that they tell of.
+func ofJournals() []invariant {
 	return []invariant{
 		{"I1 a run that was acknowledged does not exist", `SELECT a.tag, a.run FROM acked a WHERE NOT EXISTS (SELECT FROM runs r WHERE r.run_id::text = a.run)`},
 		{"I1 two runs of one key", `SELECT input::text, string_agg(run_id::text, ' ') FROM runs WHERE depth = 0 GROUP BY tenant_id, input::text HAVING count(*) > 1`},
@@ -67,6 +70,12 @@ func invariants() []invariant {
 			SELECT FROM approved p JOIN tool_calls t ON t.run_id::text = l.run AND t.call_id = l.call AND t.args_sha256 = p.hash
 			WHERE p.call = 'runs/' || l.run || '/toolCalls/' || l.call)`},
 		{"I10 a call was approved twice", `SELECT run_id::text, body ->> 'call_id' AS call, count(*)::text FROM events WHERE kind = 'approval_decided' GROUP BY 1, 2 HAVING count(*) > 1`},
+	}
+}
+
+// ofMoney are those about accounts, budgets and what runs cost.
+func ofMoney() []invariant {
+	return []invariant{
 		{"I11 an account is above its limit", `SELECT account, committed_pico::text, held_pico::text, limit_pico::text FROM accounts WHERE committed_pico::numeric + held_pico > limit_pico`},
 		{"I11 a run that ended holds money", `SELECT r.run_id::text, r.held_pico::text FROM runs r JOIN accounts a ON a.tenant_id = r.tenant_id AND a.account = 'run:' || r.run_id
 			WHERE r.ended_at IS NOT NULL AND (a.held_pico > 0 OR r.held_pico > 0 OR EXISTS (SELECT FROM holds h WHERE h.run_id = r.run_id AND h.state = 'open'))`},
@@ -79,8 +88,14 @@ func invariants() []invariant {
 			LEFT JOIN chunks c ON c.budget_id = a.budget_id AND c.starts_at = a.starts_at AND c.state <> 'folded' GROUP BY a.budget_id, a.starts_at, a.held_pico HAVING a.held_pico <> coalesce(sum(c.drawn_pico), 0)`},
 		{"I11 a budget does not have what its runs' calls cost", `SELECT s.budget_id, s.committed_pico::text, h.cost::text FROM budget_standing s,
 			(SELECT coalesce(sum(settled_pico), 0) AS cost FROM holds) h WHERE s.committed_pico <> h.cost`},
-		{"I11 less was charged than the model billed", `SELECT a.run, sum(a.pico)::text, r.committed::text FROM asked a
-			JOIN (SELECT run_id::text AS run, sum(settled_pico) AS committed FROM holds GROUP BY 1) r USING (run) GROUP BY a.run, r.committed HAVING sum(a.pico) > r.committed`},
+		{"I11 less was charged, or is held, than the model billed", `SELECT a.run, sum(a.pico)::text, r.committed::text FROM asked a
+			JOIN (SELECT run_id::text AS run, sum(CASE state WHEN 'open' THEN amount_pico ELSE settled_pico END) AS committed FROM holds GROUP BY 1) r USING (run) GROUP BY a.run, r.committed HAVING sum(a.pico) > r.committed`},
+	}
+}
+
+// ofRuns are those about how runs end, where they are kept, and how urgent they are.
+func ofRuns() []invariant {
+	return []invariant{
 		{"I12 something started after an acknowledged cancel", `SELECT e.run_id::text, e.seq::text, e.kind, e.at::text, a.cancelled::text FROM events e JOIN acked a ON a.run = e.run_id::text
 			WHERE a.cancelled IS NOT NULL AND e.at > a.cancelled AND e.kind IN ('model_started', 'call_started', 'call_handed_out')`},
 		{"I12 something started after the cancel in the journal", `SELECT e.run_id::text, e.seq::text, e.kind FROM events e JOIN events c USING (tenant_id, run_id)
