@@ -211,7 +211,7 @@ func TestGroupsAreLookedUpByKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing to keep
+	defer tx.Rollback(t.Context()) // nothing to keep
 	if _, err := tx.Exec(t.Context(), settings); err != nil {
 		t.Fatal(err)
 	}

@@ -55,4 +55,4 @@ func appendUint32s(buf []byte, values ...uint32) []byte {
 
 // size is a length as the protocol has it. What is longer than it can say is refused by
 // the server, as the message is then longer as well.
-func size(n int) uint32 { return uint32(min(n, math.MaxInt32)) } //nolint:gosec // bounded
+func size(n int) uint32 { return uint32(min(n, math.MaxInt32)) }

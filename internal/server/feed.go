@@ -152,7 +152,8 @@ func (f *feeds) quiet(since time.Time) map[loop.RunRef]*feed {
 }
 
 // poll finds news whose notice got lost, until ctx ends: one query a second for all runs
-// that are followed here, whoever and however many follow them.
+// that are followed here, whoever and however many follow them, and one for all that are
+// waited for.
 func (s *Server) poll(ctx context.Context) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -162,6 +163,9 @@ func (s *Server) poll(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			if err := s.hub.look(ctx, s.store); err != nil && ctx.Err() == nil {
+				s.log.WarnContext(ctx, "cannot look for ends of runs whose notices got lost", "error", err)
+			}
 		case <-s.feeds.again:
 			since = since.Add(time.Hour) // also those that were read just now
 		}

@@ -58,7 +58,7 @@ func newFeedWorld(t *testing.T) *feedWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.s = &Server{store: store, metrics: metrics, feeds: newFeeds(store), taps: newTaps(), heartbeat: time.Hour, draining: make(chan struct{})}
+	w.s = &Server{store: store, metrics: metrics, hub: newHub(), feeds: newFeeds(store), taps: newTaps(), heartbeat: time.Hour, draining: make(chan struct{})}
 	spec := loop.Spec{Agent: "agents/support", AgentVersion: 1, Input: "Hi.", Limits: loop.Defaults()}
 	if _, _, err := store.CreateRun(t.Context(), w.run, spec, postgres.Idempotency{}); err != nil {
 		t.Fatal(err)
@@ -162,6 +162,29 @@ func TestFollowersOfARunShareWhatIsRead(t *testing.T) {
 	}
 	if len(w.s.feeds.open) != 0 || w.s.feeds.kept.Load() != 0 {
 		t.Errorf("when all have gone %d feeds with %d bytes are left", len(w.s.feeds.open), w.s.feeds.kept.Load())
+	}
+}
+
+// Who waits for a run hears of its end also if the notice of it got lost: one query asks
+// for all who wait.
+func TestThePollEndsWaits(t *testing.T) {
+	t.Parallel()
+	w := newFeedWorld(t)
+	woken, leave := w.s.hub.subscribe(w.run)
+	defer leave()
+	again, leaveAgain := w.s.hub.subscribe(w.run)
+	defer leaveAgain()
+	if diff := cmp.Diff([]loop.RunRef{w.run}, w.s.hub.runs()); diff != "" {
+		t.Errorf("waited for (-want +got):\n%s", diff)
+	}
+	for _, want := range []int{0, 1} {
+		if err := w.s.hub.look(t.Context(), w.s.store); err != nil {
+			t.Fatal(err)
+		}
+		expectWakes(t, "after a look", map[string]int{"one": len(woken), "other": len(again)}, map[string]int{"one": want, "other": want})
+		if want == 0 {
+			w.finish()
+		}
 	}
 }
 

@@ -321,10 +321,10 @@ func TestPageTokensBelongToTheirRequest(t *testing.T) {
 func TestHubWakesWhoWaits(t *testing.T) {
 	t.Parallel()
 	h := newHub()
-	a, leaveA := h.subscribe("a")
-	b, leaveB := h.subscribe("b")
-	h.wake("a")
-	h.wake("a") // two wakes that nobody read are one
+	a, leaveA := h.subscribe(loop.RunRef{Tenant: "t", ID: "a"})
+	b, leaveB := h.subscribe(loop.RunRef{Tenant: "t", ID: "b"})
+	h.wake(postgres.ReleaseNotice("a"))
+	h.wake(postgres.ReleaseNotice("a")) // two wakes that nobody read are one
 	expectWakes(t, "after a woke", map[string]int{"a": len(a), "b": len(b)}, map[string]int{"a": 1, "b": 0})
 	<-a
 	h.wake("")

@@ -216,17 +216,15 @@ func (r *runService) WaitRun(ctx context.Context, req *loopdv1.WaitRunRequest) (
 	}
 	over := time.NewTimer(wait)
 	defer over.Stop()
-	poll := time.NewTicker(pollEvery)
-	defer poll.Stop()
 	ref := runRef(tenant(ctx), req.GetName())
-	woken, leave := r.s.hub.subscribe(postgres.ReleaseNotice(ref.ID))
+	woken, leave := r.s.hub.subscribe(ref)
 	defer leave()
 	for last := wait <= 0; ; {
 		state, err := r.s.store.GetRunState(ctx, ref)
 		if err != nil {
 			return nil, named(err, loopdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, "run", req.GetName())
 		}
-		if last || state.Terminal() || state == loop.StateRequiresAction {
+		if last || waitIsOver(state) {
 			run, err := r.run(ctx, req.GetName())
 			if err != nil {
 				return nil, err
@@ -235,7 +233,6 @@ func (r *runService) WaitRun(ctx context.Context, req *loopdv1.WaitRunRequest) (
 		}
 		select {
 		case <-woken:
-		case <-poll.C:
 		case <-over.C:
 			last = true
 		case <-r.s.draining:
