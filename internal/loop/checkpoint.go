@@ -24,19 +24,25 @@ const guardCheckpoint = "checkpoint"
 type judged struct {
 	at       int      // iteration after which it was judged last
 	failures int      // in the whole run
+	broken   bool     // it did not hold when it was judged last
 	problems []string // of the newest failure, until the model has been told
 }
 
 // nextCheckpoint has the checkpoints judged that are due, once the results of an
 // iteration are in and before the model is asked again. Then it tells the model of
-// a first failure, and ends the run on a second.
+// a first failure, and ends the run on a second. A final answer is no way past a
+// checkpoint that failed: it is judged again before.
 func (s *State) nextCheckpoint(time.Time) Action {
 	a := s.answer
-	between := s.final == nil && s.brokenContract() == nil && (a == nil || a.finish == FinishToolCalls)
-	if !between || len(s.spec.Definition.Checkpoints) == 0 {
+	between := a == nil || a.finish == FinishToolCalls
+	atEnd := a != nil && a.finish == FinishDone && !a.wrapUp
+	if !between && !atEnd || s.final != nil || s.brokenContract() != nil || len(s.spec.Definition.Checkpoints) == 0 {
 		return nil
 	}
-	if due := s.dueCheckpoints(); len(due) > 0 {
+	if due := s.brokenCheckpoints(); atEnd && len(due) > 0 {
+		return JudgeCheckpoints{Due: due, Iteration: s.iterations}
+	}
+	if due := s.dueCheckpoints(); between && len(due) > 0 {
 		return JudgeCheckpoints{Due: due, Iteration: s.iterations}
 	}
 	for _, c := range s.spec.Definition.Checkpoints {
@@ -53,6 +59,17 @@ func (s *State) dueCheckpoints() []Checkpoint {
 	for _, c := range s.spec.Definition.Checkpoints {
 		last := s.checkpoints[c.Name].at
 		if c.Every > 0 && s.iterations/c.Every > last/c.Every || s.calledSince(last, c.After) {
+			due = append(due, c)
+		}
+	}
+	return due
+}
+
+// brokenCheckpoints are those that failed in an iteration before the newest.
+func (s *State) brokenCheckpoints() []Checkpoint {
+	var due []Checkpoint
+	for _, c := range s.spec.Definition.Checkpoints {
+		if j := s.checkpoints[c.Name]; j.broken && j.at < s.iterations {
 			due = append(due, c)
 		}
 	}
@@ -84,8 +101,8 @@ func (s *State) applyCheckpoint(b CheckpointJudged) {
 		s.checkpoints = map[string]judged{}
 	}
 	j := s.checkpoints[b.Checkpoint]
-	j.at, j.problems = b.Iteration, b.Problems
-	if len(b.Problems) > 0 {
+	j.at, j.problems, j.broken = b.Iteration, b.Problems, len(b.Problems) > 0
+	if j.broken {
 		j.failures++
 	}
 	s.checkpoints[b.Checkpoint] = j

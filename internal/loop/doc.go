@@ -35,7 +35,8 @@
 //	model_answered, a final answer   has it checked, part by part
 //	answer_checked                   asks the judge
 //	answer_rejected                  asks the model again, or ends the run
-//	checkpoint_judged, failed        tells the model; the second time ends the run
+//	checkpoint_judged, failed        tells the model; judged again before a final answer;
+//	                                 the second time ends the run
 //	tripped with final_turn          makes the wrap-up call
 //	tripped with pause               waits until the limit is raised, else wraps up
 //	pause_requested                  waits until it is resumed; nothing starts

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -128,25 +127,6 @@ func (g *gate) leave(began time.Time, err error) {
 	}
 	g.failures++
 	g.failure, g.from, g.next = err, began, time.Now().Add(pauseOf(g.failures))
-}
-
-// pauseOf is a random time that doubles with every try, up to longestPause, so that those
-// who collided do not collide again.
-func pauseOf(try int) time.Duration {
-	limit := min(firstPause<<min(try-1, 10), longestPause)
-	return limit/2 + rand.N(limit/2)
-}
-
-// sleep returns early with an error when ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 type connectKey struct{}

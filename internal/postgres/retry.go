@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -18,4 +19,23 @@ const (
 // not collide again. It returns early with an error when ctx ends.
 func pause(ctx context.Context, try int) error {
 	return sleep(ctx, pauseOf(try))
+}
+
+// pauseOf is a random time that doubles with every try, up to longestPause, so that those
+// who collided do not collide again.
+func pauseOf(try int) time.Duration {
+	limit := min(firstPause<<min(try-1, 10), longestPause)
+	return limit/2 + rand.N(limit/2)
+}
+
+// sleep returns early with an error when ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
