@@ -31,12 +31,12 @@ func randomScript(r *rand.Rand, agents int) string {
 			fmt.Fprintf(&s, "        calls: [{name: %s, args: %s}, {name: %s, args: {n: %d}}]\n",
 				pick("look", "touch", "pay", "made_up", "fail"), pick("{n: 1}", `"no JSON"`, "{}"), pick("look", "touch"), r.IntN(3))
 		}
-		if r.IntN(3) == 0 {
+		if i > 1 && r.IntN(3) == 0 {
 			s.WriteString("    loop_from: 1\n")
 			continue
 		}
 		s.WriteString("      - text: that is all\n")
-		if r.IntN(4) == 0 {
+		if i == 1 || r.IntN(4) == 0 {
 			s.WriteString("        usage: {missing: true}\n")
 		}
 	}
