@@ -64,6 +64,7 @@ type Values struct {
 
 	mu    sync.Mutex
 	most  int
+	shut  bool // whoever is not known is left out on purpose
 	known map[string]bool
 }
 
@@ -78,6 +79,9 @@ func (v *Values) Of(name string) string {
 	if v.known[name] {
 		return name
 	}
+	if v.shut {
+		return Other
+	}
 	if name == "" || len(name) > maxLength || !utf8.ValidString(name) || len(v.known) >= v.most {
 		v.overflow.Inc()
 		return Other
@@ -86,9 +90,9 @@ func (v *Values) Of(name string) string {
 	return name
 }
 
-// close keeps all other names out.
+// close keeps all other names out. They are no overflow: nobody wanted them shown.
 func (v *Values) close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.most = len(v.known)
+	v.shut = true
 }

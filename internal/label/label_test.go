@@ -37,6 +37,7 @@ func TestOverflow(t *testing.T) {
 	s := NewSet(reg, nil)
 	for i := range MaxModels + 7 {
 		s.Models.Of(fmt.Sprint("model-", i))
+		s.Tenants.Of(fmt.Sprint("tenant-", i))
 	}
 	if got := s.Models.Of("model-0"); got != "model-0" {
 		t.Errorf("the first model has become %q", got)
