@@ -181,7 +181,7 @@ func (b *benchBed) chatter(ctx context.Context, o streamOptions, runs []*played,
 		p := runs[n%len(runs)]
 		if err := p.append(ctx, b.d.store, loop.RateWaited{Provider: filler}); err != nil {
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // it was to end
 			}
 			return err
 		}

@@ -264,9 +264,7 @@ func checkProviders(ctx context.Context, c config) []finding {
 	}
 	configs := c.wellKnownProviders()
 	if fromFile, err := readProviders(c.providers); err == nil {
-		for name, p := range fromFile {
-			configs[name] = p
-		}
+		maps.Copy(configs, fromFile)
 	}
 	var found []finding
 	for _, name := range slices.Sorted(maps.Keys(opened.models)) {

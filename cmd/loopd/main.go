@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, env Env) int {
 }
 
 // version is set by the linker in releases.
-var version = "0.1.0-dev" //nolint:gochecknoglobals // the linker sets nothing else
+var version = "0.1.0-dev"
 
 func versionCommand(env Env) *cobra.Command {
 	return &cobra.Command{

@@ -45,7 +45,7 @@ func randomScript(r *rand.Rand, agents int) string {
 
 // truths are series as the journal has them, by metric: the labels in the order of
 // their names, and the value.
-var truths = map[string]struct { //nolint:gochecknoglobals // a table
+var truths = map[string]struct {
 	labels []string
 	query  string
 }{
@@ -90,7 +90,7 @@ func TestMetricsAreTheTruth(t *testing.T) {
 	const agents, runs = 12, 48
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	draw := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // no secret
+	draw := rand.New(rand.NewPCG(seed, 1))
 	db, tools := pgURL(t), newShop(t)
 	p := start(t, db, randomScript(draw, agents))
 	fail := tools.tool("fail", "fail", readOnly)

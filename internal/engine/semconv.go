@@ -4,6 +4,8 @@ package engine
 // in the Go semconv packages. This is the only place that has them; loopd's own begin
 // with "loopd.". Source: github.com/open-telemetry/semantic-conventions-genai,
 // model/gen-ai/spans.yaml.
+//
+//nolint:gosec // tokens are what models are paid by, not credentials
 const (
 	attrOperation     = "gen_ai.operation.name"
 	attrProvider      = "gen_ai.provider.name"

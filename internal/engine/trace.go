@@ -89,7 +89,7 @@ func parentContext(run loop.RunRef, traceparent string, attempt int) trace.SpanC
 
 // attemptContext is that of an attempt's invoke_agent span, whoever made it.
 func attemptContext(run loop.RunRef, traceparent string, attempt int) trace.SpanContext {
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(run.Tenant+"/"+run.ID+"/"), uint64(attempt))) //nolint:gosec // counts from 1
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(run.Tenant+"/"+run.ID+"/"), uint64(attempt)))
 	return trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: traceID(run, traceparent), SpanID: trace.SpanID(sum[:8]), TraceFlags: trace.FlagsSampled, Remote: true,
 	})

@@ -89,7 +89,7 @@ func (r *Retention) Run(ctx context.Context) error {
 		passed, err := r.Pass(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // it was to end, whatever the pass says of that
 		case err != nil:
 			r.metrics.failures.Inc()
 			r.cfg.Log.WarnContext(ctx, "retention goes on later", "error", err, "again_in", retentionEvery)

@@ -26,7 +26,7 @@ func TestAnOldQueueShedsCreates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(t.Context()) //nolint:errcheck // the test is over
+	defer conn.Close(t.Context())
 	if _, err := conn.Exec(t.Context(), "UPDATE runs SET available_at = now() - interval '61 min'"); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestASlowReaderIsCutAndGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()                                              //nolint:errcheck // the test is over
+	defer conn.Close()
 	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil { //nolint:forcetypeassert // it dialled tcp
 		t.Fatal(err)
 	}

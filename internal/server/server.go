@@ -307,6 +307,14 @@ func (s *Server) ServeLoopback() error { return s.ServeGRPC(s.loopback) }
 
 // Drain tells load balancers to go elsewhere and ends the event streams and waits;
 // their clients ask another replica. Other calls are still served. Calling it
+// twice does no harm.
+func (s *Server) Drain() {
+	s.drain.Do(func() {
+		close(s.draining)
+		s.health.Shutdown()
+	})
+}
+
 // Draining reports whether Drain was called.
 func (s *Server) Draining() bool {
 	select {
@@ -315,14 +323,6 @@ func (s *Server) Draining() bool {
 	default:
 		return false
 	}
-}
-
-// twice does no harm.
-func (s *Server) Drain() {
-	s.drain.Do(func() {
-		close(s.draining)
-		s.health.Shutdown()
-	})
 }
 
 // Shutdown drains, lets calls in flight end, and cuts off those that still run
