@@ -24,6 +24,7 @@ type readersReport struct {
 	P99      float64 `json:"p99"`
 	Cut      int     `json:"cut"`     // slow readers whose stream was ended
 	Resumed  int     `json:"resumed"` // and that went on behind the last event they had
+	Shed     int     `json:"shed"`    // opens that were told to come back
 	Gaps     int     `json:"gaps"`    // readers that missed an event, or got one twice
 }
 
@@ -39,6 +40,7 @@ type readers struct {
 	cut        atomic.Int64
 	resumed    atomic.Int64
 	gaps       atomic.Int64
+	shed       atomic.Int64 // opens that were told to come back
 	ready, end chan struct{}
 }
 
@@ -91,7 +93,7 @@ func (r *readers) report() readersReport {
 	p50, p99 := percentiles(all)
 	return readersReport{
 		Opened: int(r.there.Load()), Received: len(all), P50: p50, P99: p99,
-		Cut: int(r.cut.Load()), Resumed: int(r.resumed.Load()), Gaps: int(r.gaps.Load()),
+		Cut: int(r.cut.Load()), Resumed: int(r.resumed.Load()), Gaps: int(r.gaps.Load()), Shed: int(r.shed.Load()),
 	}
 }
 
@@ -110,6 +112,14 @@ func (r *readers) open(ctx context.Context, i int, after int64) (net.Conn, *bufi
 	}
 	lines := bufio.NewReaderSize(conn, 2048)
 	status, err := lines.ReadString('\n')
+	if err == nil && strings.Contains(status, "503") { // so many open at once that some are told to come back
+		r.shed.Add(1)
+		_ = conn.Close()
+		if err := linger(ctx, time.Second); err != nil {
+			return nil, nil, err
+		}
+		return r.open(ctx, i, after)
+	}
 	if err != nil || !strings.Contains(status, "200") {
 		return nil, nil, fmt.Errorf("%w: events were answered with %q: %w", errBench, status, err)
 	}
@@ -126,7 +136,9 @@ func (r *readers) read(ctx context.Context, i int) error {
 	r.there.Add(1)
 	var last int64
 	if i < r.slow {
-		<-r.end
+		if err := arrive(ctx, r.end); err != nil {
+			return err
+		}
 		_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
 		var cut bool
 		if last, cut = r.lines(i, lines, 0, false); !cut {
@@ -146,10 +158,23 @@ func (r *readers) read(ctx context.Context, i int) error {
 		}
 		return err
 	}
-	<-r.ready
+	if err := arrive(ctx, r.ready); err != nil {
+		return err
+	}
 	_ = conn.SetReadDeadline(time.Now().Add(r.until))
 	r.lines(i, lines, 0, true)
 	return nil
+}
+
+// arrive waits until something has come, at most until ctx ends: one reader that fails ends
+// all.
+func arrive(ctx context.Context, something <-chan struct{}) error {
+	select {
+	case <-something:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // lines reads events until the deadline, or until the server ends the stream. It returns

@@ -160,10 +160,10 @@ func (b *benchBed) measureStreams(ctx context.Context, o streamOptions, env Env)
 		return fmt.Errorf("what the readers report, %q: %w", out.String(), err)
 	}
 	return table(env.Stdout, [][]string{
-		{"READERS", "RUNS", "EVENTS SENT", "RECEIVED", "FAN-OUT MS P50", "P99", "SLOW", "CUT", "RESUMED", "GAPS", "MB BEFORE", "MB PEAK", "KB/READER"},
+		{"READERS", "RUNS", "EVENTS SENT", "RECEIVED", "FAN-OUT MS P50", "P99", "SLOW", "CUT", "RESUMED", "GAPS", "SHED OPENS", "MB BEFORE", "MB PEAK", "KB/READER"},
 		{
 			strconv.Itoa(got.Opened), strconv.Itoa(o.runs), strconv.FormatInt(sent.Load(), 10), strconv.Itoa(got.Received),
-			fmt.Sprintf("%.1f", got.P50), fmt.Sprintf("%.1f", got.P99), strconv.Itoa(o.slow), strconv.Itoa(got.Cut), strconv.Itoa(got.Resumed), strconv.Itoa(got.Gaps),
+			fmt.Sprintf("%.1f", got.P50), fmt.Sprintf("%.1f", got.P99), strconv.Itoa(o.slow), strconv.Itoa(got.Cut), strconv.Itoa(got.Resumed), strconv.Itoa(got.Gaps), strconv.Itoa(got.Shed),
 			strconv.FormatInt(before, 10), strconv.FormatInt(peak.Load(), 10), fmt.Sprintf("%.1f", float64(peak.Load()-before)*1024/float64(max(got.Opened, 1))),
 		},
 	})
