@@ -229,7 +229,9 @@ func (r *runService) WaitRun(ctx context.Context, req *loopdv1.WaitRunRequest) (
 			if err != nil {
 				return nil, err
 			}
-			return r.show(ctx, run)
+			if last || waitIsOver(run.Head.State) { // it may have gone on between the two readings
+				return r.show(ctx, run)
+			}
 		}
 		select {
 		case <-woken:
