@@ -9,6 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/loopd/loopd/internal/engine"
 	"github.com/loopd/loopd/internal/engine/enginetest"
@@ -112,9 +114,12 @@ func TestDecisionsAreCounted(t *testing.T) {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(w *world) {
+				spans := tracetest.NewSpanRecorder()
+				w.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("")
 				run, a := awaitApproval(w)
 				then(w, run, a)
 				w.finish(run)
+				w.equal("decision in the trace", []string{want}, decisionsIn(spans.Ended()))
 				w.equal(want, 1.0, w.counted("loopd_approvals_total", map[string]string{"tool": "wipe", "decision": want}))
 				if want == "approved" {
 					waited, n := w.observed("loopd_approval_wait_seconds", map[string]string{"decision": want})
@@ -126,6 +131,18 @@ func TestDecisionsAreCounted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// decisionsIn lists how the waits for people ended that are in a trace.
+func decisionsIn(spans []sdktrace.ReadOnlySpan) (decisions []string) {
+	for _, s := range spans {
+		for _, a := range s.Attributes() {
+			if s.Name() == "loopd.approval_wait" && a.Key == "loopd.approval.decision" {
+				decisions = append(decisions, a.Value.AsString())
+			}
+		}
+	}
+	return decisions
 }
 
 func TestGuardsAreSeenToBeAlive(t *testing.T) {

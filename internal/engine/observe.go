@@ -167,14 +167,17 @@ func undecided(call loop.CallHead) bool { return !call.AskedAt.IsZero() && call.
 
 // lapsed counts a call that nobody decided about, in time or before the run ended.
 func (m *metrics) lapsed(s *loop.State, b loop.CallRefused) {
-	call, _ := s.Call(b.CallID)
-	switch {
-	case !undecided(call):
-	case b.Outcome == loop.OutcomeDenied:
-		m.waited(s, call, decisionExpired)
-	default:
-		m.waited(s, call, decisionCancelled)
+	if call, _ := s.Call(b.CallID); undecided(call) {
+		m.waited(s, call, lapsedAs(b))
 	}
+}
+
+// lapsedAs is how a wait ended in which nobody decided, in one word.
+func lapsedAs(b loop.CallRefused) string {
+	if b.Outcome == loop.OutcomeDenied {
+		return decisionExpired
+	}
+	return decisionCancelled
 }
 
 // submitted counts a person's answer. The results of clients are not theirs.

@@ -194,7 +194,7 @@ func (t *spans) committed(ctx context.Context, events []loop.Event) {
 			}
 		case loop.CallRefused:
 			if call, ok := t.state.Call(b.CallID); ok && undecided(call) {
-				t.waited(ctx, call, decisionExpired)
+				t.waited(ctx, call, lapsedAs(b))
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/goleak"
 
@@ -43,6 +44,7 @@ type world struct {
 	model    *enginetest.Model
 	tools    *enginetest.Tools
 	registry *prometheus.Registry // of the newest worker
+	tracer   trace.Tracer         // of all workers
 	runs     int
 	workers  []*enginetest.Worker
 	engines  sync.WaitGroup
@@ -52,7 +54,7 @@ type world struct {
 func bubble(t *testing.T, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, store: enginetest.NewFake(), model: &enginetest.Model{Final: "the end"}, tools: &enginetest.Tools{}}
+		w := &world{T: t, store: enginetest.NewFake(), model: &enginetest.Model{Final: "the end"}, tools: &enginetest.Tools{}, tracer: noop.NewTracerProvider().Tracer("")}
 		defer w.stop()
 		test(w)
 	})
@@ -98,7 +100,7 @@ func (w *world) start(worker *enginetest.Worker, tweak ...func(*engine.Config)) 
 		Journal: worker, Leases: worker, Accounts: worker, Tools: worker.Tools(w.tools), Checker: enginetest.Checker(enginetest.AcceptJSON),
 		Asserts: enginetest.Assertions{Holds: simply},
 		Models:  map[string]engine.Model{"fake": worker.Model(w.model)}, Worker: fmt.Sprintf("w%d", len(w.workers)),
-		Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""), Registerer: w.registry,
+		Log: slog.New(slog.DiscardHandler), Tracer: w.tracer, Registerer: w.registry,
 	}
 	for _, change := range tweak {
 		change(&cfg)

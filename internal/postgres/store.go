@@ -161,10 +161,7 @@ func (s *Store) Ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var have int64
-	// Goose's own table; sqlc does not know it.
-	const query = "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied"
-	err = s.pool.QueryRow(ctx, query).Scan(&have)
+	have, err := s.SchemaVersion(ctx)
 	if err != nil && sqlState(err) != codeUndefinedTable {
 		return wrap("check the database", err)
 	}
