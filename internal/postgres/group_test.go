@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/loopd/loopd/internal/postgres/db"
 )
@@ -45,9 +46,8 @@ func TestGroupsFormWhileCommitsAreOnTheirWay(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		for range maxFlushes {
-			send(1) // leaves at once, alone
-		}
+		send(1)       // leaves at once, alone
+		send(crowd)   // the last of them sees that the first does not keep up, and leaves with them
 		send(company) // queues
 		close(c.gate)
 		wg.Wait()
@@ -56,8 +56,8 @@ func TestGroupsFormWhileCommitsAreOnTheirWay(t *testing.T) {
 		for _, size := range c.sizes {
 			sum, largest = sum+size, max(largest, size)
 		}
-		if sum != maxFlushes+company || largest != maxGroup || len(c.sizes) != maxFlushes+2 {
-			t.Errorf("groups of %v, want %d alone and %d in two groups, the larger of %d", c.sizes, maxFlushes, company, maxGroup)
+		if sum != 1+crowd+company || largest != maxGroup || len(c.sizes) != maxFlushes+2 {
+			t.Errorf("groups of %v, want one alone, %d together, and %d in two groups, the larger of %d", c.sizes, crowd, company, maxGroup)
 		}
 		if g.flushing != 0 || len(g.queue) != 0 {
 			t.Errorf("at rest, %d leaders and %d appends are left", g.flushing, len(g.queue))
@@ -71,9 +71,7 @@ func TestWaitingAppendIsWithdrawn(t *testing.T) {
 		c := &slowCommit{gate: make(chan struct{})}
 		g := newGroup(c.commit)
 		var wg sync.WaitGroup
-		for range maxFlushes {
-			wg.Go(func() { _ = g.write(t.Context(), db.AppendEventsParams{}) })
-		}
+		wg.Go(func() { _ = g.write(t.Context(), db.AppendEventsParams{}) })
 		synctest.Wait()
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cause := errors.New("drain")
@@ -88,8 +86,43 @@ func TestWaitingAppendIsWithdrawn(t *testing.T) {
 		}
 		close(c.gate)
 		wg.Wait()
-		if len(c.sizes) != maxFlushes {
-			t.Errorf("%d commits, want %d: the withdrawn append was written", len(c.sizes), maxFlushes)
+		if len(c.sizes) != 1 {
+			t.Errorf("%d commits, want 1: the withdrawn append was written", len(c.sizes))
+		}
+	})
+}
+
+// A commit that is held up, by a row that somebody has locked, holds up nobody else for long.
+func TestNobodyWaitsForOneThatIsHeldUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		locked := make(chan struct{})
+		g := newGroup(func(group []*pending) {
+			if group[0].params.RunID == "locked" {
+				<-locked
+			}
+			for _, p := range group {
+				p.done <- nil
+			}
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = g.write(t.Context(), db.AppendEventsParams{RunID: "locked"}) })
+		synctest.Wait()
+		for range 3 { // one after the other: the second lead is given back each time
+			began := time.Now()
+			for range 2 {
+				wg.Go(func() {
+					if err := g.write(t.Context(), db.AppendEventsParams{}); err != nil || time.Since(began) != patience {
+						t.Errorf("written after %v, %v, want %v", time.Since(began), err, patience)
+					}
+				})
+			}
+			time.Sleep(2 * patience)
+		}
+		close(locked)
+		wg.Wait()
+		if g.flushing != 0 || len(g.queue) != 0 {
+			t.Errorf("at rest, %d leaders and %d appends are left", g.flushing, len(g.queue))
 		}
 	})
 }
