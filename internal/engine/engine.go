@@ -153,9 +153,8 @@ func (e *Engine) claimUntil(ctx context.Context) {
 	defer e.claims.rest()
 	for ctx.Err() == nil {
 		e.claims.beat()
-		claimed := e.claim(ctx)
-		if claimed > 0 && e.sup.free() > 0 {
-			continue // there may be more
+		if full := e.claim(ctx); full && e.sup.free() > 0 {
+			continue // there is room again, and there may be more
 		}
 		select {
 		case <-ctx.Done():
@@ -166,27 +165,28 @@ func (e *Engine) claimUntil(ctx context.Context) {
 }
 
 // claim takes as many runs as there is room for and starts their owners. It also
-// pokes the owners whose runs have been signalled.
-func (e *Engine) claim(ctx context.Context) int {
+// pokes the owners whose runs have been signalled. It reports whether there were
+// enough to fill the room: if not, nothing is left, but for what others are taking.
+func (e *Engine) claim(ctx context.Context) (full bool) {
 	if refs, err := e.cfg.Leases.Signalled(ctx, e.cfg.Worker); err == nil {
 		e.sup.poke(refs)
 	}
 	room := e.sup.room()
 	if room.Free == 0 || !e.sup.trusted() {
-		return 0
+		return false
 	}
 	leases, err := e.cfg.Leases.Claim(ctx, e.cfg.Worker, room)
 	if err != nil {
 		if ctx.Err() == nil {
 			e.cfg.Log.WarnContext(ctx, "cannot claim runs, will try again", "error", err)
 		}
-		return 0
+		return false
 	}
 	for _, l := range leases {
 		e.metrics.leases.WithLabelValues(leaseAcquired).Inc()
 		e.sup.own(l)
 	}
-	return len(leases)
+	return len(leases) >= room.Free
 }
 
 // sleep waits for d or the end of ctx; it reports whether d passed.

@@ -198,12 +198,16 @@ func (s *supervisor) disown(o *owner) {
 	o.stop(nil)
 	s.e.metrics.active.drop(o.tally)
 	s.mu.Lock()
+	// Only then may runs have been left for want of room.
+	wasFull := len(s.owners) >= s.e.cfg.MaxRuns || s.e.cfg.TenantRuns > 0
 	if s.owners[o.lease.Run] == o {
 		delete(s.owners, o.lease.Run)
 	}
 	s.e.metrics.slots(len(s.owners), s.e.cfg.MaxRuns)
 	s.mu.Unlock()
-	s.nudge()
+	if wasFull {
+		s.nudge()
+	}
 }
 
 // contain turns a panic of an owner into the loss of one attempt. The run goes back,

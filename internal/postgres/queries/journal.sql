@@ -48,7 +48,7 @@ WITH locked AS (
       AND r.lease_epoch = @epoch::bigint AND r.lease_owner = @owner::text
       AND r.next_seq = @first_seq::bigint
       AND (NOT @intent::boolean OR r.signals <= @signals_seen::bigint)
-    RETURNING r.tenant_id, r.run_id, r.priority
+    RETURNING r.tenant_id, r.run_id, r.priority, r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now() AS claimable
 ), appended AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, f.run_id, e.seq, e.kind, e.at, @epoch::bigint, e.body::json
@@ -197,7 +197,7 @@ WITH locked AS (
 )
 SELECT (pg_notify('loopd_events', f.run_id::text) IS NOT NULL)::boolean AS told,
        (CASE WHEN @release::boolean THEN pg_notify('loopd_events', 'released ' || f.run_id) END IS NOT NULL)::boolean AS freed,
-       (CASE WHEN @release::boolean OR cardinality(@child_ids::text[]) > 0 OR cardinality(@outgoing_runs::text[]) > 0
+       (CASE WHEN f.claimable OR cardinality(@child_ids::text[]) > 0 OR cardinality(@outgoing_runs::text[]) > 0
              THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
 FROM fence f;
 
@@ -256,7 +256,8 @@ WITH batch AS MATERIALIZED (
     WHERE r.tenant_id = b.tenant_id AND r.run_id = b.run_id
       AND r.lease_epoch = b.epoch AND r.lease_owner = b.owner AND r.next_seq = b.first_seq
       AND (NOT b.intent OR r.signals <= b.seen)
-    RETURNING r.tenant_id, r.run_id, b.place, b.seen, b.release, b.hold_call, b.hold_amount, b.hold_model, b.hold_purpose, b.hold_price,
+    RETURNING r.tenant_id, r.run_id, r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now() AS claimable,
+        b.place, b.seen, b.release, b.hold_call, b.hold_amount, b.hold_model, b.hold_purpose, b.hold_price,
         b.settled_call, b.settled_cost, b.input_uncached, b.cache_read, b.cache_write_5m, b.cache_write_1h,
         b.output, b.reasoning, b.estimated, b.saved, b.iteration, b.tools
 ), appended AS (
@@ -343,7 +344,7 @@ WITH batch AS MATERIALIZED (
 )
 SELECT f.place::integer AS place, (pg_notify('loopd_events', f.run_id::text) IS NOT NULL)::boolean AS told,
        (CASE WHEN f.release THEN pg_notify('loopd_events', 'released ' || f.run_id) END IS NOT NULL)::boolean AS freed,
-       (CASE WHEN f.release THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
+       (CASE WHEN f.claimable THEN pg_notify('loopd_wake', '') END IS NOT NULL)::boolean AS woke
 FROM fence f;
 
 -- name: LockLease :one
