@@ -10,8 +10,9 @@ import (
 	"github.com/loopd/loopd/internal/postgres/db"
 )
 
-// appendParams turns a batch into the parameters of its statement.
-func appendParams(lease loop.Lease, batch Batch) (db.AppendEventsParams, error) {
+// appendParams turns a batch into the parameters of its statement. The heads of calls have
+// copies of the results only if somebody needs these.
+func appendParams(lease loop.Lease, batch Batch, copies bool) (db.AppendEventsParams, error) {
 	p := db.AppendEventsParams{
 		TenantID: lease.Run.Tenant, RunID: lease.Run.ID, Epoch: lease.Epoch, Owner: lease.Owner,
 		Intent: batch.Intent, SignalsSeen: batch.SignalsSeen,
@@ -38,6 +39,7 @@ func appendParams(lease loop.Lease, batch Batch) (db.AppendEventsParams, error) 
 		if err := addCall(&p, c, owed(batch.Head, c)); err != nil {
 			return p, fmt.Errorf("append to run %s: call %s: %w", lease.Run.ID, c.Call.ID, err)
 		}
+		addResult(&p, c, batch.Events, copies)
 	}
 	for _, child := range batch.Children {
 		if err := addChild(&p, lease.Run, child); err != nil {
@@ -149,7 +151,6 @@ func addCall(p *db.AppendEventsParams, c loop.CallHead, owed string) error {
 	p.CallOutcomes = append(p.CallOutcomes, string(c.Outcome))
 	p.CallAttempts = append(p.CallAttempts, int32(c.Attempt))
 	p.CallKeys = append(p.CallKeys, c.Key)
-	p.CallResults = append(p.CallResults, string(jsonString(c.Result)))
 	p.CallCuts = append(p.CallCuts, c.Cut)
 	p.CallBytes = append(p.CallBytes, c.Bytes)
 	p.CallStarted = append(p.CallStarted, c.StartedAt)
@@ -164,6 +165,40 @@ func addCall(p *db.AppendEventsParams, c loop.CallHead, owed string) error {
 	p.CallDecisions = append(p.CallDecisions, string(jsonString(c.Decision)))
 	p.CallEdited = append(p.CallEdited, string(jsonString(c.Edited)))
 	return nil
+}
+
+// addResult adds the result of a call, or the event of the batch that holds it.
+func addResult(p *db.AppendEventsParams, c loop.CallHead, events []loop.Event, copies bool) {
+	seq := int64(0)
+	if !copies {
+		seq = seqOfResult(events, c)
+	}
+	if seq > 0 {
+		c.Result = ""
+	}
+	p.CallResults = append(p.CallResults, string(jsonString(c.Result)))
+	p.CallResultSeqs = append(p.CallResultSeqs, seq)
+}
+
+// seqOfResult is the event that holds the result of a call; 0: it is not among these.
+func seqOfResult(events []loop.Event, c loop.CallHead) int64 {
+	for _, e := range events {
+		if id, result := resultIn(e.Body); id == c.Call.ID && result == c.Result {
+			return e.Seq
+		}
+	}
+	return 0
+}
+
+// resultIn is the result that an event holds as it is, and of which call; empty: none.
+func resultIn(body loop.Body) (id, result string) {
+	switch b := body.(type) {
+	case loop.CallFinished:
+		return b.CallID, b.Content
+	case loop.CallRefused:
+		return b.CallID, b.Content
+	}
+	return "", ""
 }
 
 // encode writes the JSON of value into a column.

@@ -195,6 +195,7 @@ func addRunCalls(g *db.AppendGroupParams, p *db.AppendEventsParams) {
 	g.CallAttempts = append(g.CallAttempts, p.CallAttempts...)
 	g.CallKeys = append(g.CallKeys, p.CallKeys...)
 	g.CallResults = append(g.CallResults, p.CallResults...)
+	g.CallResultSeqs = append(g.CallResultSeqs, p.CallResultSeqs...)
 	g.CallCuts = append(g.CallCuts, p.CallCuts...)
 	g.CallBytes = append(g.CallBytes, p.CallBytes...)
 	g.CallStarted = append(g.CallStarted, p.CallStarted...)

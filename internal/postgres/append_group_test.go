@@ -92,7 +92,7 @@ func TestAGroupTellsTenantsApart(t *testing.T) {
 // member is an append as its group knows it.
 func member(t *testing.T, lease loop.Lease, b Batch) *pending {
 	t.Helper()
-	params, err := appendParams(lease, b)
+	params, err := appendParams(lease, b, false)
 	if err != nil {
 		t.Fatal(err)
 	}

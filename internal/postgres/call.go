@@ -17,7 +17,7 @@ func (s *Store) ToolCalls(ctx context.Context, run loop.RunRef) ([]loop.CallHead
 	}
 	calls := make([]loop.CallHead, len(rows))
 	for i, row := range rows {
-		if calls[i], err = readCall(row); err != nil {
+		if calls[i], err = readWhole(row.ToolCall, row.Kind, row.Body); err != nil {
 			return nil, err
 		}
 	}
@@ -95,7 +95,21 @@ func (s *Store) CountWaitingCalls(ctx context.Context) (map[loop.CallState]int64
 	return counts, nil
 }
 
-// readCall turns a row into a head.
+// readWhole is readCall with the result from its event, if it has one.
+func readWhole(row db.ToolCall, kind *string, event []byte) (loop.CallHead, error) {
+	c, err := readCall(row)
+	if err != nil || kind == nil {
+		return c, err
+	}
+	body, err := loop.DecodeBody(*kind, event)
+	if err != nil {
+		return c, fmt.Errorf("read the result of tool call %s of run %s: %w", row.CallID, row.RunID, err)
+	}
+	_, c.Result = resultIn(body)
+	return c, nil
+}
+
+// readCall turns a row into a head. Its result is empty if the row only says where it is.
 func readCall(row db.ToolCall) (loop.CallHead, error) {
 	c := loop.CallHead{
 		Iteration: int(row.Iteration), Effect: loop.Effect(row.Effect), State: loop.CallState(row.State),

@@ -31,7 +31,7 @@ func (s *Store) FullResult(ctx context.Context, run loop.RunRef, callID string) 
 	if err != nil {
 		return "", loop.CallHead{}, wrap(attempted, err)
 	}
-	if call, err = readCall(row); err != nil {
+	if call, err = readWhole(row.ToolCall, row.Kind, row.Body); err != nil {
 		return "", loop.CallHead{}, err
 	}
 	full, err := s.q.GetFullResult(ctx, db.GetFullResultParams{TenantID: run.Tenant, RunID: run.ID, CallID: callID})

@@ -102,7 +102,7 @@ func (s *Store) Signals(ctx context.Context, lease loop.Lease) ([]loop.Signal, e
 // could not be read within 10 s after ctx ended. The caller must then drop the run,
 // as if it had lost the lease.
 func (s *Store) Append(ctx context.Context, lease loop.Lease, batch Batch) error {
-	params, err := appendParams(lease, batch)
+	params, err := appendParams(lease, batch, s.allKnow.Load() < resultsOnce)
 	if err != nil {
 		return err
 	}

@@ -11,14 +11,23 @@ import (
 	"github.com/loopd/loopd/internal/postgres/db"
 )
 
+// resultsOnce is the migration since which programs find results that are in the journal
+// only.
+const resultsOnce = 17
+
 // Renew creates or renews the worker's row for ttl, on database time, and gives
 // back the runs of workers whose row expired. It has connections of its own, so
 // that a busy store costs no worker its runs.
 func (s *Store) Renew(ctx context.Context, worker string, ttl time.Duration) error {
-	err := s.renew.RenewWorker(ctx, db.RenewWorkerParams{WorkerID: worker, TtlSeconds: ttl.Seconds()})
+	knows, err := latestMigration()
+	if err != nil {
+		return err
+	}
+	allKnow, err := s.renew.RenewWorker(ctx, db.RenewWorkerParams{WorkerID: worker, TtlSeconds: ttl.Seconds(), Knows: knows})
 	if err != nil {
 		return wrap("renew worker "+worker, err)
 	}
+	s.allKnow.Store(allKnow)
 	s.reap(ctx, s.renew)
 	return nil
 }

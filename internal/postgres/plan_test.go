@@ -44,6 +44,13 @@ func fill(t *testing.T, s *Store) {
 		`INSERT INTO holds (tenant_id, run_id, call, amount_pico, state, settled_pico, settled_at)
 		 SELECT tenant_id, run_id, n, 1, 'settled', 1, created_at - (n - 1) * interval '1 day' FROM runs, generate_series(1, 10) AS n`,
 		`INSERT INTO policy_versions (tenant_id, policy_id, version, body) SELECT tenant_id, policy_id, 1, '{}' FROM policies`,
+		// Something in each partition, as a plan reads empty ones whole. Nobody has such runs.
+		`SET session_replication_role = replica`,
+		`INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
+		 SELECT 't3', p.id, n, 'claimed', now(), 1, '{}' FROM generate_series(1, 1000) n, (
+			SELECT from_id AS id FROM journal_partitions UNION ALL (SELECT to_id FROM journal_partitions ORDER BY to_id DESC LIMIT 1)
+			UNION ALL SELECT run_id_at('2100-01-01 00:00:00+00') UNION ALL SELECT 'ffffffff-ffff-ffff-ffff-ffffffffffff') p`,
+		`RESET session_replication_role`,
 		"VACUUM ANALYZE",
 	} {
 		if _, err := s.pool.Exec(t.Context(), query); err != nil {
@@ -203,7 +210,7 @@ func TestGroupsAreLookedUpByKey(t *testing.T) {
 	create(t, s)
 	renew(t, s, "w1", time.Minute)
 	lease := claim(t, s, "w1", 1)[0]
-	params, err := appendParams(lease, batch(lease, 2, claimed(lease)))
+	params, err := appendParams(lease, batch(lease, 2, claimed(lease)), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,12 +240,12 @@ func TestGroupsAreLookedUpByKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := strings.Join(lines, "\n")
-	for _, want := range []string{"on runs r", "Index Cond: ((tenant_id = b.tenant_id) AND (run_id = b.run_id))\n", "Index Scan using holds_pkey", "Index Scan using accounts_pkey", "Index Scan using chunks_pkey"} {
+	for _, want := range []string{"Index Scan using runs_pkey on runs r", "Index Cond: ((tenant_id = b.tenant_id) AND (run_id = b.run_id))\n", "Index Scan using holds_pkey", "Index Scan using accounts_pkey", "Index Scan using chunks_pkey"} {
 		if !strings.Contains(plan, want) {
 			t.Errorf("the plan has no %s", want)
 		}
 	}
-	for _, no := range []string{"Hash Join", "Merge Join", "Seq Scan", "runs_owned", "Sort"} {
+	for _, no := range []string{"Hash Join", "Merge Join", "Seq Scan", "runs_owned", "runs_list", "Sort"} {
 		if strings.Contains(plan, no) {
 			t.Errorf("the plan has a %s", no)
 		}

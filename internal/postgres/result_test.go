@@ -173,3 +173,62 @@ func TestQuestions(t *testing.T) {
 		t.Errorf("a question that was not answered is a %s", kind)
 	}
 }
+
+// A result is in the journal, and its call's head says where. Only while a program lives
+// that would not look there, the head has a copy. Readers see no difference.
+func TestResultsAreStoredOnce(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	exec := func(query string) {
+		t.Helper()
+		if _, err := s.pool.Exec(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finish := func(text string) (loop.RunRef, loop.CallHead) {
+		t.Helper()
+		ref := create(t, s)
+		lease := claimOne(t, s, "w1")
+		mustAppend(t, s, lease, batch(lease, 2, claimed(lease)))
+		call := loop.CallHead{
+			Call: loop.ToolCall{ID: "c1-1", Name: "look"}, Iteration: 1, State: loop.CallSucceeded, Outcome: loop.OutcomeOK,
+			Attempt: 1, Result: text, AskedAt: at(2), StartedAt: at(3), FinishedAt: at(4),
+		}
+		b := batch(lease, 3, loop.CallFinished{CallID: "c1-1", Attempt: 1, Outcome: loop.OutcomeOK, Content: text, ResultHash: "h"})
+		b.Calls = []loop.CallHead{call}
+		mustAppend(t, s, lease, b)
+		return ref, call
+	}
+	for _, test := range []struct {
+		workers string
+		copied  bool
+	}{
+		{"INSERT INTO workers (worker_id, expires_at) VALUES ('older', now() + interval '1 hour')", true},
+		{"DELETE FROM workers WHERE worker_id = 'older'", false},
+	} {
+		exec(test.workers)
+		ref, want := finish(hostile)
+		var copied bool
+		var seq *int64
+		const head = "SELECT result::text <> '\"\"', result_seq FROM tool_calls WHERE run_id = $1"
+		if err := s.pool.QueryRow(t.Context(), head, ref.ID).Scan(&copied, &seq); err != nil {
+			t.Fatal(err)
+		}
+		if copied != test.copied || (seq == nil) != test.copied || seq != nil && *seq != 3 {
+			t.Errorf("%s: copied %v, seq %v, want copied %v, or seq 3", test.workers, copied, seq, test.copied)
+		}
+		calls, err := s.ToolCalls(t.Context(), ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		diff(t, "tool calls", calls, []loop.CallHead{want})
+		text, _, err := s.FullResult(t.Context(), ref, "c1-1")
+		if err != nil || text != hostile {
+			t.Errorf("full result %q, %v, want %q", text, err, hostile)
+		}
+		row, err := s.GetApproval(t.Context(), ref, "c1-1")
+		if readable := strings.ReplaceAll(hostile, "\x00", "\ufffd"); err != nil || row.Call.Result != hostile && row.Call.Result != readable {
+			t.Errorf("result in the approval %q, %v", row.Call.Result, err)
+		}
+	}
+}

@@ -69,6 +69,7 @@ type Store struct {
 	log     *slog.Logger
 	metrics *metrics
 
+	allKnow     atomic.Int64 // the newest migration that all programs on the database have; 0: not known yet
 	reconnected atomic.Int64 // when the connections were last given up, Unix time in ns
 }
 

@@ -404,7 +404,7 @@ func (q *Queries) ListWaitingApprovals(ctx context.Context, arg ListWaitingAppro
 }
 
 const listWaitingCalls = `-- name: ListWaitingCalls :many
-SELECT t.tenant_id, t.run_id, t.call_id, t.ordinal, t.tool, t.call, t.iteration, t.args_sha256, t.effect, t.state, t.outcome, t.attempt, t.idem_key, t.result, t.cut, t.bytes, t.started_at, t.finished_at, t.until_at, t.child_id, t.owed, t.asked, t.asked_at, t.decided_at, t.decided_by, t.decision, t.edited, t.verdict, t.verdict_approved, t.verdict_at, t.submitted_attempt, t.submitted_sha256, t.submitted_outcome, r.agent FROM tool_calls t JOIN runs r USING (tenant_id, run_id)
+SELECT t.tenant_id, t.run_id, t.call_id, t.ordinal, t.tool, t.call, t.iteration, t.args_sha256, t.effect, t.state, t.outcome, t.attempt, t.idem_key, t.result, t.cut, t.bytes, t.started_at, t.finished_at, t.until_at, t.child_id, t.owed, t.asked, t.asked_at, t.decided_at, t.decided_by, t.decision, t.edited, t.verdict, t.verdict_approved, t.verdict_at, t.submitted_attempt, t.submitted_sha256, t.submitted_outcome, t.result_seq, r.agent FROM tool_calls t JOIN runs r USING (tenant_id, run_id)
 WHERE t.tenant_id = $1 AND t.state IN ('AWAITING_APPROVAL', 'AWAITING_RESULT', 'IN_DOUBT') AND r.ended_at IS NULL
   AND (t.run_id, t.ordinal) > ($2::uuid, $3::integer)
   AND (cardinality($4::text[]) = 0 OR t.state = ANY ($4::text[]))
@@ -477,6 +477,7 @@ func (q *Queries) ListWaitingCalls(ctx context.Context, arg ListWaitingCallsPara
 			&i.ToolCall.SubmittedAttempt,
 			&i.ToolCall.SubmittedSha256,
 			&i.ToolCall.SubmittedOutcome,
+			&i.ToolCall.ResultSeq,
 			&i.Agent,
 		); err != nil {
 			return nil, err

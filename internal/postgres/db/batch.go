@@ -70,10 +70,10 @@ WITH locked AS (
     ) e
 ), calls AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
-        effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
+        effect, state, outcome, attempt, idem_key, result, result_seq, cut, bytes, started_at, finished_at,
         until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
     SELECT f.tenant_id, f.run_id, c.call_id, c.ordinal, c.tool, c.call::json, c.iteration, c.args_sha256,
-           c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
+           c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, nullif(c.result_seq, 0), c.cut, c.bytes,
            -- Go's zero time is "not yet".
            nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
            nullif(c.until_at, '0001-01-01 00:00:00+00'), nullif(c.child_id, '')::uuid, c.owed, c.asked::json,
@@ -86,18 +86,19 @@ WITH locked AS (
                unnest($44::text[]) AS effect, unnest($45::text[]) AS state,
                unnest($46::text[]) AS outcome, unnest($47::integer[]) AS attempt,
                unnest($48::text[]) AS idem_key, unnest($49::text[]) AS result,
-               unnest($50::boolean[]) AS cut, unnest($51::bigint[]) AS bytes,
-               unnest($52::timestamptz[]) AS started_at, unnest($53::timestamptz[]) AS finished_at,
-               unnest($54::timestamptz[]) AS until_at, unnest($55::text[]) AS child_id,
-               unnest($56::text[]) AS owed, unnest($57::text[]) AS asked,
-               unnest($58::timestamptz[]) AS asked_at, unnest($59::timestamptz[]) AS decided_at,
-               unnest($60::text[]) AS decided_by, unnest($61::text[]) AS decision,
-               unnest($62::text[]) AS edited
+               unnest($50::bigint[]) AS result_seq,
+               unnest($51::boolean[]) AS cut, unnest($52::bigint[]) AS bytes,
+               unnest($53::timestamptz[]) AS started_at, unnest($54::timestamptz[]) AS finished_at,
+               unnest($55::timestamptz[]) AS until_at, unnest($56::text[]) AS child_id,
+               unnest($57::text[]) AS owed, unnest($58::text[]) AS asked,
+               unnest($59::timestamptz[]) AS asked_at, unnest($60::timestamptz[]) AS decided_at,
+               unnest($61::text[]) AS decided_by, unnest($62::text[]) AS decision,
+               unnest($63::text[]) AS edited
     ) c
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
         tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
         effect = excluded.effect, state = excluded.state, outcome = excluded.outcome, attempt = excluded.attempt,
-        idem_key = excluded.idem_key, result = excluded.result, cut = excluded.cut, bytes = excluded.bytes,
+        idem_key = excluded.idem_key, result = excluded.result, result_seq = excluded.result_seq, cut = excluded.cut, bytes = excluded.bytes,
         started_at = excluded.started_at, finished_at = excluded.finished_at, until_at = excluded.until_at,
         child_id = excluded.child_id, decided_at = excluded.decided_at, decided_by = excluded.decided_by,
         asked = excluded.asked, decision = excluded.decision, edited = excluded.edited,
@@ -108,9 +109,9 @@ WITH locked AS (
     INSERT INTO holds (tenant_id, run_id, call, amount_pico, model, purpose, price_version)
     SELECT f.tenant_id, f.run_id, h.call, h.amount, h.model, h.purpose, h.price_version
     FROM fence f, (
-        SELECT unnest($63::integer[]) AS call, unnest($64::bigint[]) AS amount,
-               unnest($65::text[]) AS model, unnest($66::text[]) AS purpose,
-               unnest($67::text[]) AS price_version
+        SELECT unnest($64::integer[]) AS call, unnest($65::bigint[]) AS amount,
+               unnest($66::text[]) AS model, unnest($67::text[]) AS purpose,
+               unnest($68::text[]) AS price_version
     ) h
     RETURNING call, amount_pico
 ), settled AS (
@@ -119,26 +120,26 @@ WITH locked AS (
         cache_write_1h = s.cache_write_1h, output = s.output, reasoning = s.reasoning,
         estimated = s.estimated, saved_pico = s.saved, iteration = nullif(s.iteration, 0), tools = nullif(s.tools, '')::text[]
     FROM fence f, (
-        SELECT unnest($68::integer[]) AS call, unnest($69::bigint[]) AS cost,
-               unnest($70::bigint[]) AS input_uncached, unnest($71::bigint[]) AS cache_read,
-               unnest($72::bigint[]) AS cache_write_5m, unnest($73::bigint[]) AS cache_write_1h,
-               unnest($74::bigint[]) AS output, unnest($75::bigint[]) AS reasoning,
-               unnest($76::boolean[]) AS estimated, unnest($77::bigint[]) AS saved,
-               unnest($78::integer[]) AS iteration, unnest($79::text[]) AS tools
+        SELECT unnest($69::integer[]) AS call, unnest($70::bigint[]) AS cost,
+               unnest($71::bigint[]) AS input_uncached, unnest($72::bigint[]) AS cache_read,
+               unnest($73::bigint[]) AS cache_write_5m, unnest($74::bigint[]) AS cache_write_1h,
+               unnest($75::bigint[]) AS output, unnest($76::bigint[]) AS reasoning,
+               unnest($77::boolean[]) AS estimated, unnest($78::bigint[]) AS saved,
+               unnest($79::integer[]) AS iteration, unnest($80::text[]) AS tools
     ) s
     WHERE h.tenant_id = f.tenant_id AND h.run_id = f.run_id AND h.call = s.call AND h.state = 'open'
     RETURNING h.call, h.amount_pico, h.settled_pico
 ), balance AS (
     UPDATE accounts a SET
-        limit_pico = coalesce($80::bigint, a.limit_pico),
+        limit_pico = coalesce($81::bigint, a.limit_pico),
         committed_pico = a.committed_pico + coalesce((SELECT sum(settled_pico) FROM settled), 0)::bigint,
         held_pico = a.held_pico + coalesce((SELECT sum(amount_pico) FROM opened), 0)::bigint
                                 - coalesce((SELECT sum(amount_pico) FROM settled), 0)::bigint
     FROM fence f
     WHERE a.tenant_id = f.tenant_id AND a.account = 'run:' || f.run_id::text
       -- An empty list arrives as null.
-      AND (cardinality($63::integer[]) > 0 OR cardinality($68::integer[]) > 0
-           OR $80::bigint IS NOT NULL)
+      AND (cardinality($64::integer[]) > 0 OR cardinality($69::integer[]) > 0
+           OR $81::bigint IS NOT NULL)
 ), portions AS (
     -- The same in what the run has drawn from budgets. A hold is taken from the chunks
     -- that are open, and settled in them, whatever has become of them meanwhile.
@@ -152,7 +153,7 @@ WITH locked AS (
                      ELSE c.state END
     FROM fence f LEFT JOIN opened o ON true LEFT JOIN settled s ON true
     WHERE c.tenant_id = f.tenant_id AND c.run_id = f.run_id
-      AND (cardinality($63::integer[]) > 0 OR cardinality($68::integer[]) > 0 OR $1::boolean)
+      AND (cardinality($64::integer[]) > 0 OR cardinality($69::integer[]) > 0 OR $1::boolean)
       AND (c.state = 'open' AND o.call IS NOT NULL OR c.call = s.call OR $1::boolean AND c.state IN ('open', 'short'))
 ), taken AS (
     DELETE FROM run_signals s USING fence f
@@ -161,7 +162,7 @@ WITH locked AS (
     INSERT INTO results (tenant_id, run_id, call_id, attempt, text)
     SELECT f.tenant_id, f.run_id, k.call_id, k.attempt, k.text::json
     FROM fence f, (
-        SELECT unnest($81::text[]) AS call_id, unnest($82::integer[]) AS attempt, unnest($83::text[]) AS text
+        SELECT unnest($82::text[]) AS call_id, unnest($83::integer[]) AS attempt, unnest($84::text[]) AS text
     ) k
 ), children AS (
     INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema,
@@ -169,21 +170,21 @@ WITH locked AS (
     SELECT f.tenant_id, c.run_id::uuid, c.agent, c.agent_version, c.input::json, c.limits::json, c.labels::json, c.source,
            c.has_output_schema, 2, 'QUEUED', 'queue', f.run_id, c.call_id, c.root_id::uuid, c.depth, f.priority
     FROM fence f, (
-        SELECT unnest($2::text[]) AS run_id, unnest($84::text[]) AS agent,
-               unnest($85::bigint[]) AS agent_version, unnest($86::text[]) AS input,
-               unnest($87::text[]) AS limits, unnest($88::text[]) AS labels,
-               unnest($89::text[]) AS source, unnest($90::boolean[]) AS has_output_schema,
-               unnest($91::text[]) AS call_id, unnest($92::text[]) AS root_id,
-               unnest($93::integer[]) AS depth
+        SELECT unnest($2::text[]) AS run_id, unnest($85::text[]) AS agent,
+               unnest($86::bigint[]) AS agent_version, unnest($87::text[]) AS input,
+               unnest($88::text[]) AS limits, unnest($89::text[]) AS labels,
+               unnest($90::text[]) AS source, unnest($91::boolean[]) AS has_output_schema,
+               unnest($92::text[]) AS call_id, unnest($93::text[]) AS root_id,
+               unnest($94::integer[]) AS depth
     ) c
 ), child_events AS (
     INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
     SELECT f.tenant_id, c.run_id::uuid, 1, 'created', now(), 0, c.body::json
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($94::text[]) AS body) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($95::text[]) AS body) c
 ), child_accounts AS (
     INSERT INTO accounts (tenant_id, account, limit_pico)
     SELECT f.tenant_id, 'run:' || c.run_id, c.limit_pico
-    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($95::bigint[]) AS limit_pico) c
+    FROM fence f, (SELECT unnest($2::text[]) AS run_id, unnest($96::bigint[]) AS limit_pico) c
 ), hearers AS (
     -- What a run that has ended is told is of no use to anybody.
     SELECT r.tenant_id, r.run_id, r.state FROM fence f JOIN runs r ON r.tenant_id = f.tenant_id
@@ -195,7 +196,7 @@ WITH locked AS (
     SELECT h.tenant_id, h.run_id, o.kind, o.body::json
     FROM hearers h JOIN (
         SELECT generate_subscripts($3::text[], 1) AS place, unnest($3::text[])::uuid AS run_id,
-               unnest($96::text[]) AS kind, unnest($97::text[]) AS body
+               unnest($97::text[]) AS kind, unnest($98::text[]) AS body
     ) o USING (run_id)
     WHERE o.kind <> 'cancel_requested' OR h.state <> 'CANCELLING' -- a second cancel changes nothing
     ORDER BY o.place
@@ -270,6 +271,7 @@ type AppendEventsParams struct {
 	CallAttempts       []int32
 	CallKeys           []string
 	CallResults        []string
+	CallResultSeqs     []int64
 	CallCuts           []bool
 	CallBytes          []int64
 	CallStarted        []time.Time
@@ -386,6 +388,7 @@ func (q *Queries) AppendEvents(ctx context.Context, arg []AppendEventsParams) *A
 			a.CallAttempts,
 			a.CallKeys,
 			a.CallResults,
+			a.CallResultSeqs,
 			a.CallCuts,
 			a.CallBytes,
 			a.CallStarted,
@@ -529,10 +532,10 @@ WITH batch AS MATERIALIZED (
     WHERE e.run_id = ANY (ARRAY(SELECT f.run_id FROM fence f))
 ), calls AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
-        effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
+        effect, state, outcome, attempt, idem_key, result, result_seq, cut, bytes, started_at, finished_at,
         until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
     SELECT c.tenant_id, c.run_id, c.call_id, c.ordinal, c.tool, c.call::json, c.iteration, c.args_sha256,
-           c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
+           c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, nullif(c.result_seq, 0), c.cut, c.bytes,
            nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
            nullif(c.until_at, '0001-01-01 00:00:00+00'), nullif(c.child_id, '')::uuid, c.owed, c.asked::json,
            nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
@@ -545,19 +548,20 @@ WITH batch AS MATERIALIZED (
                unnest($63::text[]) AS effect, unnest($64::text[]) AS state,
                unnest($65::text[]) AS outcome, unnest($66::integer[]) AS attempt,
                unnest($67::text[]) AS idem_key, unnest($68::text[]) AS result,
-               unnest($69::boolean[]) AS cut, unnest($70::bigint[]) AS bytes,
-               unnest($71::timestamptz[]) AS started_at, unnest($72::timestamptz[]) AS finished_at,
-               unnest($73::timestamptz[]) AS until_at, unnest($74::text[]) AS child_id,
-               unnest($75::text[]) AS owed, unnest($76::text[]) AS asked,
-               unnest($77::timestamptz[]) AS asked_at, unnest($78::timestamptz[]) AS decided_at,
-               unnest($79::text[]) AS decided_by, unnest($80::text[]) AS decision,
-               unnest($81::text[]) AS edited
+               unnest($69::bigint[]) AS result_seq,
+               unnest($70::boolean[]) AS cut, unnest($71::bigint[]) AS bytes,
+               unnest($72::timestamptz[]) AS started_at, unnest($73::timestamptz[]) AS finished_at,
+               unnest($74::timestamptz[]) AS until_at, unnest($75::text[]) AS child_id,
+               unnest($76::text[]) AS owed, unnest($77::text[]) AS asked,
+               unnest($78::timestamptz[]) AS asked_at, unnest($79::timestamptz[]) AS decided_at,
+               unnest($80::text[]) AS decided_by, unnest($81::text[]) AS decision,
+               unnest($82::text[]) AS edited
     ) c
     WHERE c.run_id = ANY (ARRAY(SELECT f.run_id FROM fence f))
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
         tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
         effect = excluded.effect, state = excluded.state, outcome = excluded.outcome, attempt = excluded.attempt,
-        idem_key = excluded.idem_key, result = excluded.result, cut = excluded.cut, bytes = excluded.bytes,
+        idem_key = excluded.idem_key, result = excluded.result, result_seq = excluded.result_seq, cut = excluded.cut, bytes = excluded.bytes,
         started_at = excluded.started_at, finished_at = excluded.finished_at, until_at = excluded.until_at,
         child_id = excluded.child_id, decided_at = excluded.decided_at, decided_by = excluded.decided_by,
         asked = excluded.asked, decision = excluded.decision, edited = excluded.edited,
@@ -681,6 +685,7 @@ type AppendGroupParams struct {
 	CallAttempts      []int32
 	CallKeys          []string
 	CallResults       []string
+	CallResultSeqs    []int64
 	CallCuts          []bool
 	CallBytes         []int64
 	CallStarted       []time.Time
@@ -780,6 +785,7 @@ func (q *Queries) AppendGroup(ctx context.Context, arg []AppendGroupParams) *App
 			a.CallAttempts,
 			a.CallKeys,
 			a.CallResults,
+			a.CallResultSeqs,
 			a.CallCuts,
 			a.CallBytes,
 			a.CallStarted,

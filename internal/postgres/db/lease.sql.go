@@ -285,18 +285,23 @@ func (q *Queries) QueuedRuns(ctx context.Context, arg QueuedRunsParams) (int32, 
 	return runs, err
 }
 
-const renewWorker = `-- name: RenewWorker :exec
-INSERT INTO workers (worker_id, expires_at)
-VALUES ($1, clock_timestamp() + make_interval(secs => $2::double precision))
+const renewWorker = `-- name: RenewWorker :one
+INSERT INTO workers (worker_id, expires_at, knows)
+VALUES ($1, clock_timestamp() + make_interval(secs => $2::double precision), $3::bigint)
 ON CONFLICT (worker_id) DO UPDATE SET expires_at = excluded.expires_at
+RETURNING least($3::bigint, (SELECT min(w.knows) FROM workers w))::bigint AS all_know
 `
 
 type RenewWorkerParams struct {
 	WorkerID   string
 	TtlSeconds float64
+	Knows      int64
 }
 
-func (q *Queries) RenewWorker(ctx context.Context, arg RenewWorkerParams) error {
-	_, err := q.db.Exec(ctx, renewWorker, arg.WorkerID, arg.TtlSeconds)
-	return err
+// Returns the newest migration that all programs on the database have.
+func (q *Queries) RenewWorker(ctx context.Context, arg RenewWorkerParams) (int64, error) {
+	row := q.db.QueryRow(ctx, renewWorker, arg.WorkerID, arg.TtlSeconds, arg.Knows)
+	var all_know int64
+	err := row.Scan(&all_know)
+	return all_know, err
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// What people were asked, and what became of it. It is the inbox of the API too.
 type Approval struct {
 	TenantID     string
 	RunID        string
@@ -75,7 +74,7 @@ type ToolCall struct {
 	Attempt int32
 	// Idempotency key of every send.
 	IdemKey string
-	// What the model reads, a JSON string.
+	// What the model reads, a JSON string. Empty if result_seq says where it is.
 	Result []byte
 	// The tool's answer was longer than what the model reads.
 	Cut bool
@@ -108,4 +107,6 @@ type ToolCall struct {
 	// Tells a repeated submission from another one.
 	SubmittedSha256  string
 	SubmittedOutcome string
+	// The event of the run that holds the result. Null: the result is here.
+	ResultSeq *int64
 }

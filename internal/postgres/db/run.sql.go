@@ -781,8 +781,10 @@ func (q *Queries) ListRunsIn(ctx context.Context, arg ListRunsInParams) ([]ListR
 }
 
 const listToolCalls = `-- name: ListToolCalls :many
-SELECT tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256, effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at, until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited, verdict, verdict_approved, verdict_at, submitted_attempt, submitted_sha256, submitted_outcome FROM tool_calls WHERE tenant_id = $1 AND run_id = $2
-ORDER BY ordinal
+SELECT t.tenant_id, t.run_id, t.call_id, t.ordinal, t.tool, t.call, t.iteration, t.args_sha256, t.effect, t.state, t.outcome, t.attempt, t.idem_key, t.result, t.cut, t.bytes, t.started_at, t.finished_at, t.until_at, t.child_id, t.owed, t.asked, t.asked_at, t.decided_at, t.decided_by, t.decision, t.edited, t.verdict, t.verdict_approved, t.verdict_at, t.submitted_attempt, t.submitted_sha256, t.submitted_outcome, t.result_seq, e.kind, e.body
+FROM tool_calls t LEFT JOIN events e ON e.tenant_id = $1 AND e.run_id = $2 AND e.seq = t.result_seq
+WHERE t.tenant_id = $1 AND t.run_id = $2
+ORDER BY t.ordinal
 `
 
 type ListToolCallsParams struct {
@@ -790,49 +792,59 @@ type ListToolCallsParams struct {
 	RunID    string
 }
 
-func (q *Queries) ListToolCalls(ctx context.Context, arg ListToolCallsParams) ([]ToolCall, error) {
+type ListToolCallsRow struct {
+	ToolCall ToolCall
+	Kind     *string
+	Body     []byte
+}
+
+// With the events that hold their results.
+func (q *Queries) ListToolCalls(ctx context.Context, arg ListToolCallsParams) ([]ListToolCallsRow, error) {
 	rows, err := q.db.Query(ctx, listToolCalls, arg.TenantID, arg.RunID)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ToolCall
+	var items []ListToolCallsRow
 	for rows.Next() {
-		var i ToolCall
+		var i ListToolCallsRow
 		if err := rows.Scan(
-			&i.TenantID,
-			&i.RunID,
-			&i.CallID,
-			&i.Ordinal,
-			&i.Tool,
-			&i.Call,
-			&i.Iteration,
-			&i.ArgsSha256,
-			&i.Effect,
-			&i.State,
-			&i.Outcome,
-			&i.Attempt,
-			&i.IdemKey,
-			&i.Result,
-			&i.Cut,
-			&i.Bytes,
-			&i.StartedAt,
-			&i.FinishedAt,
-			&i.UntilAt,
-			&i.ChildID,
-			&i.Owed,
-			&i.Asked,
-			&i.AskedAt,
-			&i.DecidedAt,
-			&i.DecidedBy,
-			&i.Decision,
-			&i.Edited,
-			&i.Verdict,
-			&i.VerdictApproved,
-			&i.VerdictAt,
-			&i.SubmittedAttempt,
-			&i.SubmittedSha256,
-			&i.SubmittedOutcome,
+			&i.ToolCall.TenantID,
+			&i.ToolCall.RunID,
+			&i.ToolCall.CallID,
+			&i.ToolCall.Ordinal,
+			&i.ToolCall.Tool,
+			&i.ToolCall.Call,
+			&i.ToolCall.Iteration,
+			&i.ToolCall.ArgsSha256,
+			&i.ToolCall.Effect,
+			&i.ToolCall.State,
+			&i.ToolCall.Outcome,
+			&i.ToolCall.Attempt,
+			&i.ToolCall.IdemKey,
+			&i.ToolCall.Result,
+			&i.ToolCall.Cut,
+			&i.ToolCall.Bytes,
+			&i.ToolCall.StartedAt,
+			&i.ToolCall.FinishedAt,
+			&i.ToolCall.UntilAt,
+			&i.ToolCall.ChildID,
+			&i.ToolCall.Owed,
+			&i.ToolCall.Asked,
+			&i.ToolCall.AskedAt,
+			&i.ToolCall.DecidedAt,
+			&i.ToolCall.DecidedBy,
+			&i.ToolCall.Decision,
+			&i.ToolCall.Edited,
+			&i.ToolCall.Verdict,
+			&i.ToolCall.VerdictApproved,
+			&i.ToolCall.VerdictAt,
+			&i.ToolCall.SubmittedAttempt,
+			&i.ToolCall.SubmittedSha256,
+			&i.ToolCall.SubmittedOutcome,
+			&i.ToolCall.ResultSeq,
+			&i.Kind,
+			&i.Body,
 		); err != nil {
 			return nil, err
 		}

@@ -58,10 +58,10 @@ WITH locked AS (
     ) e
 ), calls AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
-        effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
+        effect, state, outcome, attempt, idem_key, result, result_seq, cut, bytes, started_at, finished_at,
         until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
     SELECT f.tenant_id, f.run_id, c.call_id, c.ordinal, c.tool, c.call::json, c.iteration, c.args_sha256,
-           c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
+           c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, nullif(c.result_seq, 0), c.cut, c.bytes,
            -- Go's zero time is "not yet".
            nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
            nullif(c.until_at, '0001-01-01 00:00:00+00'), nullif(c.child_id, '')::uuid, c.owed, c.asked::json,
@@ -74,6 +74,7 @@ WITH locked AS (
                unnest(@call_effects::text[]) AS effect, unnest(@call_states::text[]) AS state,
                unnest(@call_outcomes::text[]) AS outcome, unnest(@call_attempts::integer[]) AS attempt,
                unnest(@call_keys::text[]) AS idem_key, unnest(@call_results::text[]) AS result,
+               unnest(@call_result_seqs::bigint[]) AS result_seq,
                unnest(@call_cuts::boolean[]) AS cut, unnest(@call_bytes::bigint[]) AS bytes,
                unnest(@call_started::timestamptz[]) AS started_at, unnest(@call_finished::timestamptz[]) AS finished_at,
                unnest(@call_untils::timestamptz[]) AS until_at, unnest(@call_children::text[]) AS child_id,
@@ -85,7 +86,7 @@ WITH locked AS (
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
         tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
         effect = excluded.effect, state = excluded.state, outcome = excluded.outcome, attempt = excluded.attempt,
-        idem_key = excluded.idem_key, result = excluded.result, cut = excluded.cut, bytes = excluded.bytes,
+        idem_key = excluded.idem_key, result = excluded.result, result_seq = excluded.result_seq, cut = excluded.cut, bytes = excluded.bytes,
         started_at = excluded.started_at, finished_at = excluded.finished_at, until_at = excluded.until_at,
         child_id = excluded.child_id, decided_at = excluded.decided_at, decided_by = excluded.decided_by,
         asked = excluded.asked, decision = excluded.decision, edited = excluded.edited,
@@ -271,10 +272,10 @@ WITH batch AS MATERIALIZED (
     WHERE e.run_id = ANY (ARRAY(SELECT f.run_id FROM fence f))
 ), calls AS (
     INSERT INTO tool_calls AS t (tenant_id, run_id, call_id, ordinal, tool, call, iteration, args_sha256,
-        effect, state, outcome, attempt, idem_key, result, cut, bytes, started_at, finished_at,
+        effect, state, outcome, attempt, idem_key, result, result_seq, cut, bytes, started_at, finished_at,
         until_at, child_id, owed, asked, asked_at, decided_at, decided_by, decision, edited)
     SELECT c.tenant_id, c.run_id, c.call_id, c.ordinal, c.tool, c.call::json, c.iteration, c.args_sha256,
-           c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, c.cut, c.bytes,
+           c.effect, c.state, c.outcome, c.attempt, c.idem_key, c.result::json, nullif(c.result_seq, 0), c.cut, c.bytes,
            nullif(c.started_at, '0001-01-01 00:00:00+00'), nullif(c.finished_at, '0001-01-01 00:00:00+00'),
            nullif(c.until_at, '0001-01-01 00:00:00+00'), nullif(c.child_id, '')::uuid, c.owed, c.asked::json,
            nullif(c.asked_at, '0001-01-01 00:00:00+00'), nullif(c.decided_at, '0001-01-01 00:00:00+00'),
@@ -287,6 +288,7 @@ WITH batch AS MATERIALIZED (
                unnest(@call_effects::text[]) AS effect, unnest(@call_states::text[]) AS state,
                unnest(@call_outcomes::text[]) AS outcome, unnest(@call_attempts::integer[]) AS attempt,
                unnest(@call_keys::text[]) AS idem_key, unnest(@call_results::text[]) AS result,
+               unnest(@call_result_seqs::bigint[]) AS result_seq,
                unnest(@call_cuts::boolean[]) AS cut, unnest(@call_bytes::bigint[]) AS bytes,
                unnest(@call_started::timestamptz[]) AS started_at, unnest(@call_finished::timestamptz[]) AS finished_at,
                unnest(@call_untils::timestamptz[]) AS until_at, unnest(@call_children::text[]) AS child_id,
@@ -299,7 +301,7 @@ WITH batch AS MATERIALIZED (
     ON CONFLICT (tenant_id, run_id, call_id) DO UPDATE SET
         tool = excluded.tool, call = excluded.call, iteration = excluded.iteration, args_sha256 = excluded.args_sha256,
         effect = excluded.effect, state = excluded.state, outcome = excluded.outcome, attempt = excluded.attempt,
-        idem_key = excluded.idem_key, result = excluded.result, cut = excluded.cut, bytes = excluded.bytes,
+        idem_key = excluded.idem_key, result = excluded.result, result_seq = excluded.result_seq, cut = excluded.cut, bytes = excluded.bytes,
         started_at = excluded.started_at, finished_at = excluded.finished_at, until_at = excluded.until_at,
         child_id = excluded.child_id, decided_at = excluded.decided_at, decided_by = excluded.decided_by,
         asked = excluded.asked, decision = excluded.decision, edited = excluded.edited,

@@ -1,7 +1,9 @@
--- name: RenewWorker :exec
-INSERT INTO workers (worker_id, expires_at)
-VALUES (@worker_id, clock_timestamp() + make_interval(secs => @ttl_seconds::double precision))
-ON CONFLICT (worker_id) DO UPDATE SET expires_at = excluded.expires_at;
+-- name: RenewWorker :one
+-- Returns the newest migration that all programs on the database have.
+INSERT INTO workers (worker_id, expires_at, knows)
+VALUES (@worker_id, clock_timestamp() + make_interval(secs => @ttl_seconds::double precision), @knows::bigint)
+ON CONFLICT (worker_id) DO UPDATE SET expires_at = excluded.expires_at
+RETURNING least(@knows::bigint, (SELECT min(w.knows) FROM workers w))::bigint AS all_know;
 
 -- name: DeleteExpiredWorkers :execrows
 -- The foreign key of runs.lease_owner gives their runs back. Two reapers share the

@@ -5,4 +5,6 @@ WHERE r.tenant_id = @tenant_id AND r.run_id = @run_id AND r.call_id = @call_id
 ORDER BY r.attempt DESC LIMIT 1;
 
 -- name: GetToolCall :one
-SELECT * FROM tool_calls WHERE tenant_id = @tenant_id AND run_id = @run_id AND call_id = @call_id;
+SELECT sqlc.embed(t), e.kind, e.body
+FROM tool_calls t LEFT JOIN events e ON e.tenant_id = @tenant_id AND e.run_id = @run_id AND e.seq = t.result_seq
+WHERE t.tenant_id = @tenant_id AND t.run_id = @run_id AND t.call_id = @call_id;

@@ -118,8 +118,11 @@ ORDER BY created_at DESC, run_id DESC
 LIMIT @page_size::integer;
 
 -- name: ListToolCalls :many
-SELECT * FROM tool_calls WHERE tenant_id = @tenant_id AND run_id = @run_id
-ORDER BY ordinal;
+-- With the events that hold their results.
+SELECT sqlc.embed(t), e.kind, e.body
+FROM tool_calls t LEFT JOIN events e ON e.tenant_id = @tenant_id AND e.run_id = @run_id AND e.seq = t.result_seq
+WHERE t.tenant_id = @tenant_id AND t.run_id = @run_id
+ORDER BY t.ordinal;
 
 -- name: LockRun :one
 SELECT state FROM runs WHERE tenant_id = @tenant_id AND run_id = @run_id FOR UPDATE;
