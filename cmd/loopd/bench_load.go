@@ -23,8 +23,13 @@ import (
 // errBench: a run of the benchmark did not end as it should.
 var errBench = errors.New("the benchmark did not go as it should")
 
-// benchWarmUp is how many runs fill caches, pools and prepared statements first.
-const benchWarmUp = 20
+// A load before the first measurement fills caches and pools: Postgres plans a statement
+// anew for its first five uses on each connection, which takes longer than its uses.
+const (
+	warmUpIterations  = 2000
+	warmUpRuns        = 20 // at least
+	warmUpConcurrency = 64 // at most
+)
 
 // benchTokens is more than any run of the benchmark uses.
 const benchTokens = 900_000_000
@@ -60,7 +65,8 @@ func (o *benchOptions) measure(ctx context.Context, set benchSetting, server str
 	}
 	defer meter.close(ctx)
 	b := &benchClient{o: *o, set: set, peer: peer, runs: loopdv1.NewRunServiceClient(conn), agent: agent.GetName(), meter: meter}
-	if _, err := b.load(ctx, min(benchWarmUp, slices.Max(o.concurrency)), benchWarmUp, 0); err != nil {
+	warmUp := max(warmUpRuns, warmUpIterations/set.iterations)
+	if _, err := b.load(ctx, min(warmUpConcurrency, slices.Max(o.concurrency)), warmUp, 0); err != nil {
 		return nil, err
 	}
 	kinds := []func(context.Context, int) (benchCell, error){b.row}
