@@ -51,10 +51,11 @@ func (s *supervisor) start(ctx context.Context) {
 // the runs: they are dropped here first.
 //
 // They are this worker's in the database all the same. So before it renews again
-// it retires, or nobody would ever drive them.
+// it retires, or nobody would ever drive them. The first renewal that succeeds again
+// wakes the claim loop: there is work that could not be had before.
 func (s *supervisor) renew(ctx context.Context) {
 	defer s.renewals.rest()
-	dropped, wait := false, s.e.cfg.RenewEvery
+	dropped, failed, wait := false, false, s.e.cfg.RenewEvery
 	for sleep(ctx, wait) {
 		s.renewals.beat()
 		began := time.Now()
@@ -62,7 +63,10 @@ func (s *supervisor) renew(ctx context.Context) {
 		if err == nil {
 			s.e.metrics.leases.WithLabelValues(leaseRenewed).Inc()
 			s.renewedAt(began)
-			dropped, wait = false, s.e.cfg.RenewEvery
+			if failed {
+				s.nudge()
+			}
+			dropped, failed, wait = false, false, s.e.cfg.RenewEvery
 			continue
 		}
 		s.e.cfg.Log.WarnContext(ctx, "lease renewal failed", "error", err)
@@ -70,7 +74,7 @@ func (s *supervisor) renew(ctx context.Context) {
 			s.dropAll()
 			dropped = true
 		}
-		wait = s.retryIn(dropped)
+		failed, wait = true, s.retryIn(dropped)
 	}
 }
 

@@ -1,0 +1,34 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/loopd/loopd/internal/engine"
+	"github.com/loopd/loopd/internal/engine/enginetest"
+	"github.com/loopd/loopd/internal/loop"
+)
+
+// Once the database is back, what was dropped is claimed with the first renewal, and not
+// only when it is time to look for work.
+func TestTheEndOfAnOutageWakes(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(w *world) {
+		gate := make(chan struct{})
+		w.model.Script = []enginetest.Answer{enginetest.Ask(call(send)), {Text: "done", Gate: gate}}
+		run := w.create(enginetest.Spec(send))
+		w.start(w.worker(), func(c *engine.Config) { c.PollEvery = time.Hour })
+		w.until("the model is asked again", func() bool { return len(w.model.Requests()) == 2 })
+
+		w.store.SetDown(true)
+		w.pass(time.Minute)
+		w.store.SetDown(false)
+		close(gate)
+		began := time.Now()
+
+		w.wantEnd(w.finish(run), loop.StateSucceeded, loop.Completed, "done")
+		if took := time.Since(began); took > 5*time.Second {
+			w.Errorf("it took %s after the outage", took)
+		}
+	})
+}
