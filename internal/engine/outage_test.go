@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -8,6 +9,14 @@ import (
 	"github.com/loopd/loopd/internal/engine/enginetest"
 	"github.com/loopd/loopd/internal/loop"
 )
+
+// deaf hears of nothing, as a worker whose listener has lost its connection.
+type deaf struct{ *enginetest.Worker }
+
+func (deaf) Listen(ctx context.Context, _ func()) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
 
 // Once the database is back, what was dropped is claimed with the first renewal, and not
 // only when it is time to look for work.
@@ -17,7 +26,8 @@ func TestTheEndOfAnOutageWakes(t *testing.T) {
 		gate := make(chan struct{})
 		w.model.Script = []enginetest.Answer{enginetest.Ask(call(send)), {Text: "done", Gate: gate}}
 		run := w.create(enginetest.Spec(send))
-		w.start(w.worker(), func(c *engine.Config) { c.PollEvery = time.Hour })
+		worker := w.worker()
+		w.start(worker, func(c *engine.Config) { c.Leases, c.PollEvery = deaf{worker}, time.Hour })
 		w.until("the model is asked again", func() bool { return len(w.model.Requests()) == 2 })
 
 		w.store.SetDown(true)
