@@ -20,6 +20,7 @@ type supervisor struct {
 
 	mu      sync.Mutex
 	owners  map[loop.RunRef]*owner
+	shunned shunned
 	renewed time.Time // when the last good renewal was begun; monotonic
 	runs    sync.WaitGroup
 	daemons sync.WaitGroup
@@ -167,7 +168,9 @@ func (s *supervisor) room() loop.Room {
 	for run := range s.owners {
 		driven[run.Tenant]++
 	}
-	return loop.Room{Free: max(0, s.e.cfg.MaxRuns-len(s.owners)), PerTenant: s.e.cfg.TenantRuns, Driven: driven}
+	return loop.Room{
+		Free: max(0, s.e.cfg.MaxRuns-len(s.owners)), PerTenant: s.e.cfg.TenantRuns, Driven: driven, Skip: s.shunned.list(time.Now()),
+	}
 }
 
 // poke tells owners that signals wait for their runs.
