@@ -9,8 +9,8 @@ import (
 )
 
 // While replicas are upgraded, an older one works on a newer schema and meets runs whose
-// journals it cannot read. It drives what it understands, leaves the rest as it is
-// without ever failing it, and gives it back when it ends.
+// journals it cannot read. It drives what it understands, and gives the rest back at once,
+// as it is, to whoever can read it.
 func TestOlderReplicaLeavesNewerRunsAlone(t *testing.T) {
 	t.Parallel()
 	url, tools := pgURL(t), newToolServer(t)
@@ -56,8 +56,11 @@ func TestOlderReplicaLeavesNewerRunsAlone(t *testing.T) {
 	if after := journal(); after != before {
 		t.Errorf("its journal had %d events and has %d", before, after)
 	}
-	if code := older.terminate(); code != 0 {
-		t.Errorf("the older replica ended with %d", code)
+	var free bool
+	var epoch int64
+	const lease = `SELECT lease_owner IS NULL, lease_epoch FROM runs WHERE run_id = $1`
+	if err := db.QueryRow(t.Context(), lease, id).Scan(&free, &epoch); err != nil || !free || epoch != 2 {
+		t.Errorf("the newer run is free: %v, claimed %d times, want twice: error %v", free, epoch, err)
 	}
 
 	// What the newer binary would do with its own event: go on after it.
@@ -70,9 +73,13 @@ func TestOlderReplicaLeavesNewerRunsAlone(t *testing.T) {
 			t.Fatalf("%s: %v", known, err)
 		}
 	}
-	newer := start(t, url, callThenAnswer)
+	newer := start(t, url, callThenAnswer) // while the older one is still there
 	if got := newer.waitEnd(run.GetName()); got.GetState() != loopdv1.RunState_RUN_STATE_SUCCEEDED {
 		t.Errorf("the newer run ended as %s: %s", got.GetState(), got.GetStop().GetMessage())
+	}
+	newer.says("run released")
+	if code := older.terminate(); code != 0 {
+		t.Errorf("the older replica ended with %d", code)
 	}
 }
 

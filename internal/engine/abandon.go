@@ -19,7 +19,11 @@ func (o *owner) abandon(ctx context.Context, why string) {
 		if err == nil || errors.Is(err, loop.ErrLeaseLost) || o.isDraining() {
 			return
 		}
-		if errors.Is(err, errUnreadable) || errors.Is(err, loop.ErrUnknownKind) {
+		if errors.Is(err, loop.ErrUnknownKind) {
+			o.leaveToOthers(ctx)
+			return
+		}
+		if errors.Is(err, errUnreadable) {
 			o.log.ErrorContext(ctx, "the run is left alone until this worker ends", "error", err)
 			return
 		}

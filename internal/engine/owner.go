@@ -197,7 +197,8 @@ func (o *owner) end(ctx context.Context, err error) {
 		o.log.WarnContext(ctx, "lease lost; the run goes on elsewhere")
 		o.e.metrics.leases.WithLabelValues(leaseLost).Inc()
 	case errors.Is(err, loop.ErrUnknownKind):
-		o.log.WarnContext(ctx, "the run was written by a newer loopd and is left alone", "error", err)
+		o.log.WarnContext(ctx, "the run was written by a newer loopd and is left to others", "error", err)
+		o.leaveToOthers(ctx)
 	case errors.Is(err, loop.ErrCommitsLost):
 		o.log.ErrorContext(ctx, "the database lost events of the run; it is left alone until this worker ends, as what was sent since is not in its journal", "error", err)
 	case errors.Is(err, errUnreadable):

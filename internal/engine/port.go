@@ -75,8 +75,9 @@ type Leases interface {
 	// makes the runs of workers whose row expired claimable again.
 	Renew(ctx context.Context, worker string, ttl time.Duration) error
 
-	// Claim takes runs, as many as there is room for: queued ones whose time has
-	// come, waiting ones that a signal or their deadline woke. Tenants take turns.
+	// Claim takes runs, as many as there is room for and none that it skips: queued ones
+	// whose time has come, waiting ones that a signal or their deadline woke. Tenants
+	// take turns.
 	// Each run comes with a fresh epoch.
 	Claim(ctx context.Context, worker string, room loop.Room) ([]loop.Lease, error)
 

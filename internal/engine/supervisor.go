@@ -20,6 +20,7 @@ type supervisor struct {
 
 	mu      sync.Mutex
 	owners  map[loop.RunRef]*owner
+	shunned shunned
 	renewed time.Time // when the last good renewal was begun; monotonic
 	runs    sync.WaitGroup
 	daemons sync.WaitGroup
@@ -51,10 +52,11 @@ func (s *supervisor) start(ctx context.Context) {
 // the runs: they are dropped here first.
 //
 // They are this worker's in the database all the same. So before it renews again
-// it retires, or nobody would ever drive them.
+// it retires, or nobody would ever drive them. The first renewal that succeeds again
+// wakes the claim loop: there is work that could not be had before.
 func (s *supervisor) renew(ctx context.Context) {
 	defer s.renewals.rest()
-	dropped, wait := false, s.e.cfg.RenewEvery
+	dropped, failed, wait := false, false, s.e.cfg.RenewEvery
 	for sleep(ctx, wait) {
 		s.renewals.beat()
 		began := time.Now()
@@ -62,7 +64,10 @@ func (s *supervisor) renew(ctx context.Context) {
 		if err == nil {
 			s.e.metrics.leases.WithLabelValues(leaseRenewed).Inc()
 			s.renewedAt(began)
-			dropped, wait = false, s.e.cfg.RenewEvery
+			if failed {
+				s.nudge()
+			}
+			dropped, failed, wait = false, false, s.e.cfg.RenewEvery
 			continue
 		}
 		s.e.cfg.Log.WarnContext(ctx, "lease renewal failed", "error", err)
@@ -70,7 +75,7 @@ func (s *supervisor) renew(ctx context.Context) {
 			s.dropAll()
 			dropped = true
 		}
-		wait = s.retryIn(dropped)
+		failed, wait = true, s.retryIn(dropped)
 	}
 }
 
@@ -163,7 +168,9 @@ func (s *supervisor) room() loop.Room {
 	for run := range s.owners {
 		driven[run.Tenant]++
 	}
-	return loop.Room{Free: max(0, s.e.cfg.MaxRuns-len(s.owners)), PerTenant: s.e.cfg.TenantRuns, Driven: driven}
+	return loop.Room{
+		Free: max(0, s.e.cfg.MaxRuns-len(s.owners)), PerTenant: s.e.cfg.TenantRuns, Driven: driven, Skip: s.shunned.list(time.Now()),
+	}
 }
 
 // poke tells owners that signals wait for their runs.

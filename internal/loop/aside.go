@@ -68,14 +68,14 @@ func (s *State) sidePrice(model string) (Price, bool) {
 	return Price{}, false
 }
 
-// callAside is the action that makes the call, or a trip that says which budget
-// has no room for it: its worst case and a wrap-up after it must fit.
-func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
+// callAside is the action that makes the call, or the trips that say which budgets
+// have no room for it: its worst case and a wrap-up after it must fit.
+func (s *State) callAside(c asideCall, now time.Time) (Action, []Tripped) {
 	price, known := s.sidePrice(c.model)
 	if !known {
-		return nil, &Tripped{
+		return nil, []Tripped{{
 			Guard: "cost", Reason: CostUnpriced, Observed: c.model, Message: "the model has no price, so that its cost cannot be bounded",
-		}
+		}}
 	}
 	input := int64(hiddenPrompt + blockFraming + len(c.instructions))
 	for _, m := range c.messages {
@@ -93,10 +93,10 @@ func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
 	}
 	p := plan{purpose: c.purpose, input: min(input, price.Window), output: c.output, hold: price.Bound(min(input, price.Window), c.output)}
 	if s.account.refused != nil {
-		return nil, s.accountTrip(now)
+		return nil, []Tripped{*s.accountTrip(now)}
 	}
-	if t := s.fitAside(&p, likely > price.Window-c.output); t != nil {
-		return nil, t
+	if refused := s.fitAside(&p, likely > price.Window-c.output); refused != nil {
+		return nil, refused
 	}
 	started := ModelStarted{
 		Call: s.spend.calls + 1, Purpose: p.purpose, Model: c.model,
@@ -111,24 +111,34 @@ func (s *State) callAside(c asideCall, now time.Time) (Action, *Tripped) {
 }
 
 // fitAside checks a call beside the conversation against every budget, with the
-// wrap-up that must stay possible after it.
-func (s *State) fitAside(p *plan, tooLarge bool) *Tripped {
+// wrap-up that must stay possible after it. It returns a trip for each without room.
+func (s *State) fitAside(p *plan, tooLarge bool) []Tripped {
 	l, used := s.spec.Limits, s.spend.used()
 	if s.wrapsUp() {
 		p.reserve = s.chain.price().Bound(s.inputBound(), l.FinalOutput)
 	}
-	free := l.Cost - s.spend.committed()
-	switch {
-	case tooLarge:
-		return &Tripped{Guard: "context", Reason: ContextWindow, Message: fmt.Sprintf("the %s call is larger than the model's context window", p.purpose)}
-	case s.spend.allCalls()+2 > l.ModelCalls:
-		return &Tripped{Guard: "model_calls", Reason: ModelCallCap, Observed: fmt.Sprint(s.spend.allCalls()), Limit: fmt.Sprint(l.ModelCalls), Message: "no model call is left for it"}
-	case used.Total()+p.input+p.output+s.inputBound()+l.FinalOutput > l.TotalTokens || used.AllOutput()+p.output+l.FinalOutput > l.OutputTokens:
-		return &Tripped{Guard: "tokens", Reason: TokenBudget, Observed: fmt.Sprintf("%d tokens used", used.Total()), Limit: fmt.Sprintf("%d total, %d output", l.TotalTokens, l.OutputTokens), Message: "no tokens are left for it"}
-	case p.hold.plus(p.reserve) > free:
-		return &Tripped{Guard: "cost", Reason: CostBudget, Observed: fmt.Sprintf("%s USD spent, it could cost %s USD", s.spend.cost.Total(), p.hold), Limit: l.Cost.String() + " USD", Message: "no money is left for it"}
+	var refused []Tripped
+	if tooLarge {
+		refused = append(refused, Tripped{Guard: "context", Reason: ContextWindow, Message: fmt.Sprintf("the %s call is larger than the model's context window", p.purpose)})
 	}
-	return nil
+	if s.spend.allCalls()+2 > l.ModelCalls {
+		refused = append(refused, Tripped{Guard: "model_calls", Reason: ModelCallCap, Observed: fmt.Sprint(s.spend.allCalls()), Limit: fmt.Sprint(l.ModelCalls), Message: "no model call is left for it"})
+	}
+	for _, tokens := range []struct {
+		field string
+		short bool
+	}{
+		{fieldTotalTokens, used.Total()+p.input+p.output+s.inputBound()+l.FinalOutput > l.TotalTokens},
+		{fieldOutputTokens, used.AllOutput()+p.output+l.FinalOutput > l.OutputTokens},
+	} {
+		if tokens.short {
+			refused = append(refused, Tripped{Guard: "tokens", Reason: TokenBudget, Field: tokens.field, Observed: fmt.Sprintf("%d tokens used", used.Total()), Limit: fmt.Sprintf("%d total, %d output", l.TotalTokens, l.OutputTokens), Message: "no tokens are left for it"})
+		}
+	}
+	if p.hold.plus(p.reserve) > l.Cost-s.spend.committed() {
+		refused = append(refused, Tripped{Guard: "cost", Reason: CostBudget, Observed: fmt.Sprintf("%s USD spent, it could cost %s USD", s.spend.cost.Total(), p.hold), Limit: l.Cost.String() + " USD", Message: "no money is left for it"})
+	}
+	return refused
 }
 
 // afterAside decides what follows the failure of a call beside the conversation:

@@ -248,8 +248,12 @@ func (s *State) wrapUpBound(t Tripped) USD {
 
 // fromGuards reports whether a trip is the word of a guard that is asked before each
 // model call. The others follow from what a provider answered, and no limit of a
-// policy changes that.
+// policy changes that, or from a call beside the conversation, which a backtest does not
+// plan again.
 func fromGuards(t Tripped) bool {
+	if t.Purpose != "" {
+		return false
+	}
 	switch t.Guard {
 	case "refusal", "empty", "truncated", "pause", "unknown_stop", "output", "in_doubt", "wall_time", "checkpoint", "text_loop", guardOfAccounts:
 		return false

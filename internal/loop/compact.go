@@ -215,9 +215,10 @@ func (s *State) summedUp(from, to int, summary string) []Message {
 }
 
 // summarise has a model sum up what is old. When that cannot be paid for, clearing
-// results is still better than nothing.
+// results is still better than nothing; and where nothing would end the run, because
+// the request does not fit the window as it is, it may wait for a raise.
 func (s *State) summarise(from, to int, mild *Compacted, now time.Time) Action {
-	var refused *Tripped
+	var refused []Tripped
 	for _, room := range summaryRooms() {
 		a, t := s.callAside(s.summaryCall(from, to, room), now)
 		if t == nil {
@@ -228,7 +229,12 @@ func (s *State) summarise(from, to int, mild *Compacted, now time.Time) Action {
 	if mild != nil {
 		return Record{intent: intent{[]Body{*mild}}}
 	}
-	return Record{intent: intent{[]Body{s.uncompacted("the summary was not made: " + refused.Message)}}}
+	if s.compaction.overflow != nil {
+		if a := s.pauseAside(PurposeSummary, refused, now); a != nil {
+			return a
+		}
+	}
+	return Record{intent: intent{[]Body{s.uncompacted("the summary was not made: " + refused[0].Message)}}}
 }
 
 // uncompacted is the record of a try that brought nothing.

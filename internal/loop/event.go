@@ -323,6 +323,9 @@ type Tripped struct {
 	// Field is the limit to raise, as in the API: of a pause, and where the guard has
 	// several. Empty: LimitField knows.
 	Field string `json:"field,omitempty"`
+	// Purpose is that of the call beside the conversation for which there was no room.
+	// Empty: the trip is about the conversation.
+	Purpose string `json:"purpose,omitempty"`
 	// Gauges are what all guards saw at that moment.
 	Gauges []Gauge `json:"gauges,omitempty"`
 }

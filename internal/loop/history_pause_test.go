@@ -73,6 +73,9 @@ func (a *audit) trippedPause(b loop.Tripped) {
 	case b.Verdict == loop.VerdictPause && !a.final && !a.stopped:
 		a.paused, a.raise = true, append(a.raise, b)
 		a.pauses["by a guard"]++
+		if b.Purpose != "" {
+			a.pauses["for a "+b.Purpose]++
+		}
 	case a.raise != nil && b.Verdict != loop.VerdictNudge: // nobody raised the limit in time
 		a.paused, a.raise = false, nil
 		a.pauses["nobody raised"]++

@@ -60,6 +60,9 @@ func (s *State) nextVerdict(a *answered, now time.Time) Action {
 		}
 	}
 	if !now.Before(s.runEnd(now)) {
+		if a := s.pauseAside(PurposeJudge, []Tripped{s.noTime(now)}, now); a != nil {
+			return a
+		}
 		return unjudged("the run has no time left for the judge")
 	}
 	call := asideCall{
@@ -71,7 +74,11 @@ func (s *State) nextVerdict(a *answered, now time.Time) Action {
 	}
 	action, refused := s.callAside(call, now)
 	if refused != nil {
-		return unjudged(fmt.Sprintf("the judge was not asked: %s (%s; limit %s)", refused.Message, refused.Observed, refused.Limit))
+		if a := s.pauseAside(PurposeJudge, refused, now); a != nil {
+			return a
+		}
+		first := refused[0]
+		return unjudged(fmt.Sprintf("the judge was not asked: %s (%s; limit %s)", first.Message, first.Observed, first.Limit))
 	}
 	if call, ok := action.(CallModel); ok {
 		call.Deadline = s.runEnd(now)

@@ -77,7 +77,7 @@ func (s *State) pauseOn(trips []Tripped, now time.Time) Action {
 // limit, or nobody can: with a wrap-up, if one can be had.
 func (s *State) endUnraised(t Tripped) Action {
 	t.Until, t.Default = time.Time{}, ""
-	if !s.wrapsUp() || t.Reason == ContextWindow {
+	if !s.wrapsUp() || t.Reason == ContextWindow || t.Purpose == PurposeJudge { // which has a last answer to judge
 		end := s.stopOn(t)
 		end.AfterSignals = true // a raise may have arrived in the moment in which the wait ends
 		return end

@@ -43,4 +43,6 @@ type Room struct {
 	// Driven is how many runs of each tenant it drives already. Of those who wait, the
 	// tenant that has fewest is next.
 	Driven map[string]int
+	// Skip are runs that it leaves to others.
+	Skip []RunRef
 }

@@ -52,7 +52,7 @@ func TestHistories(t *testing.T) {
 	if observed == 0 || smaller == 0 {
 		t.Errorf("guards only observed %d times, and %d calls were made for less than was refused", observed, smaller)
 	}
-	for _, how := range []string{"asked", "by a guard", "resumed", "raised", "told", "nobody raised"} {
+	for _, how := range []string{"asked", "by a guard", "resumed", "raised", "told", "nobody raised", "for a judge"} {
 		if resumed[how] == 0 {
 			t.Errorf("no history was paused and %q: the test does not try what it promises", how)
 		}

@@ -31,6 +31,7 @@ type benchRun struct {
 	lease loop.Lease
 	seq   int64
 	call  int
+	drawn loop.USD
 }
 
 func benchLeases(b *testing.B, runs int) benchRuns {
@@ -102,5 +103,28 @@ func BenchmarkDraw(b *testing.B) {
 	most := loop.USD(0)
 	b.Run("drawn", func(b *testing.B) {
 		draw(b, func(int) loop.USD { most += loop.OneUSD; return most })
+	})
+}
+
+// BenchmarkSharedDraw is many runs that draw on one budget at once: each waits for those
+// before it, for as long as they hold the account.
+func BenchmarkSharedDraw(b *testing.B) {
+	const runs = 64
+	all := benchLeases(b, runs)
+	ctx := context.Background()
+	budget := Budget{Name: "daily", Window: WindowDay, TimeZone: "UTC", Amount: 9_000_000 * loop.OneUSD, Act: loop.VerdictStop}
+	if _, err := all.store.CreateBudget(ctx, tenant, budget, BudgetAuthor{}, Idempotency{}); err != nil {
+		b.Fatal(err)
+	}
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			run := <-all.free
+			run.drawn += loop.OneUSD
+			if refused, err := all.store.Draw(ctx, run.lease, need(run.drawn)); err != nil || refused != nil {
+				panic(fmt.Sprintf("draw: %+v, %v", refused, err))
+			}
+			all.free <- run
+		}
 	})
 }

@@ -120,11 +120,12 @@ func enough(open db.GetOpenChunksRow, windows []drawWindow, need loop.USD) bool 
 	return true
 }
 
-// drawAt draws in one transaction, which holds the accounts' locks.
+// drawAt draws in one transaction. All that it asks under the accounts' locks is asked at
+// once, and all that it writes goes with the commit: others wait for these locks.
 func (s *Store) drawAt(ctx context.Context, lease loop.Lease, windows []drawWindow, need loop.USD) (refused *loop.AccountRefused, err error) {
 	ids, starts := columnsOf(windows)
 	var warned []int16
-	err = s.inTx(ctx, true, func(q *db.Queries) error {
+	err = s.inPipeline(ctx, func(q *db.Queries) error {
 		refused, warned = nil, nil
 		_, err := q.ShareLease(ctx, db.ShareLeaseParams{
 			TenantID: lease.Run.Tenant, RunID: lease.Run.ID, Epoch: lease.Epoch, Owner: lease.Owner,
@@ -135,12 +136,8 @@ func (s *Store) drawAt(ctx context.Context, lease loop.Lease, windows []drawWind
 		if err != nil {
 			return err
 		}
-		locked, err := q.LockBudgetAccounts(ctx, db.LockBudgetAccountsParams{TenantID: lease.Run.Tenant, BudgetIds: ids, Starts: starts})
-		if err != nil {
+		if err := q.LockDrawnAccounts(ctx, db.LockDrawnAccountsParams{TenantID: lease.Run.Tenant, BudgetIds: ids, Starts: starts}); err != nil {
 			return err
-		}
-		if len(locked) < len(windows) {
-			return errNoAccount
 		}
 		if err := q.FoldChunks(ctx, db.FoldChunksParams{TenantID: lease.Run.Tenant, BudgetIds: ids, Starts: starts}); err != nil {
 			return err
@@ -151,6 +148,10 @@ func (s *Store) drawAt(ctx context.Context, lease loop.Lease, windows []drawWind
 		if err != nil {
 			return err
 		}
+		if len(rows) < len(windows) {
+			return errNoAccount
+		}
+		rows = slices.DeleteFunc(rows, func(r db.ListDrawableRow) bool { return r.Archived })
 		d := newDraw(rows, need)
 		refused = d.refusal()
 		if err := d.write(ctx, q, lease.Run, refused == nil); err != nil {

@@ -21,6 +21,9 @@ const (
 	// takes seconds; giving up only adds to what it has to do. An address at which nobody
 	// is costs connectTimeout.
 	loginTimeout = 15 * time.Second
+	// lookAgain is how often those who pause after a failure look whether somebody else
+	// got in meanwhile.
+	lookAgain = 100 * time.Millisecond
 	// linger is how long a statement may go on once its caller has left: as long as the
 	// server itself lets it (statementTimeout).
 	linger = 5 * time.Second
@@ -42,6 +45,7 @@ func (p poolShape) shape(config *pgxpool.Config, t *tracer) {
 	config.ConnConfig.Tracer = t
 	if p.opening > 0 {
 		t.gate = newGate(p.opening)
+		t.gates.add(t.gate)
 		config.BeforeConnect = func(ctx context.Context, _ *pgx.ConnConfig) error { return t.gate.enter(ctx) }
 	}
 	if p.prepare != nil {
@@ -97,7 +101,7 @@ func (g *gate) enter(ctx context.Context) error {
 			return nil
 		}
 		if err == nil {
-			err = sleep(ctx, wait)
+			err = sleep(ctx, min(wait, lookAgain)) // it may be over sooner
 		}
 		if err != nil {
 			<-g.slots
@@ -129,6 +133,27 @@ func (g *gate) leave(began time.Time, err error) {
 	g.failure, g.from, g.next = err, began, time.Now().Add(pauseOf(g.failures))
 }
 
+// reopen ends the pause: the server lets somebody in again. Still only a few try at once.
+func (g *gate) reopen() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.failures, g.next = 0, time.Time{}
+}
+
+// gates are those of all pools of a store, which lead to one server: who gets in through
+// one of them, or past them, as renewals do, ends the pauses of all. Without that, what
+// has failed most would wait longest once the server is back.
+type gates struct{ all []*gate }
+
+// add is for when the pools are made, before anything is opened.
+func (g *gates) add(one *gate) { g.all = append(g.all, one) }
+
+func (g *gates) reopen() {
+	for _, one := range g.all {
+		one.reopen()
+	}
+}
+
 type connectKey struct{}
 
 // TraceConnectStart notes when a try to connect began.
@@ -136,8 +161,11 @@ func (t *tracer) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartD
 	return context.WithValue(ctx, connectKey{}, time.Now())
 }
 
-// TraceConnectEnd makes room at the gate.
+// TraceConnectEnd makes room at the gate, and opens the others after a success.
 func (t *tracer) TraceConnectEnd(ctx context.Context, data pgx.TraceConnectEndData) {
+	if data.Err == nil {
+		t.gates.reopen()
+	}
 	if began, ok := ctx.Value(connectKey{}).(time.Time); ok && t.gate != nil {
 		t.gate.leave(began, data.Err)
 	}

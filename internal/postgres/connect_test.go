@@ -198,3 +198,25 @@ func TestCancelledTransactionKeepsItsConnection(t *testing.T) {
 		t.Errorf("%d of %d connections are left, %d in use", stat.TotalConns(), before, stat.AcquiredConns())
 	}
 }
+
+// Who gets in past a gate ends the pause of all who wait at it.
+func TestOnesLogInOpensTheOtherGates(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(maxOpening)
+		for range 10 { // the pause is at its longest, half a second and up
+			g.leaveAfter(t, errors.New("away"))
+		}
+		all := gates{}
+		all.add(g)
+		began, told := time.Now(), make(chan error, 1)
+		go func() { told <- g.enter(t.Context()) }()
+		synctest.Wait()
+
+		all.reopen()
+
+		if err := <-told; err != nil || time.Since(began) > lookAgain {
+			t.Errorf("got in after %s, error %v", time.Since(began), err)
+		}
+	})
+}

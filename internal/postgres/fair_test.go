@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/loopd/loopd/internal/loop"
 )
@@ -217,5 +218,40 @@ func TestPressure(t *testing.T) {
 	}
 	if n, err := s.QueuedRuns(t.Context(), "loud", 5); n != 1 || err != nil {
 		t.Errorf("%d runs are queued, %v", n, err)
+	}
+}
+
+// What a worker leaves to others takes no place among those it looks at, however long the
+// queue is.
+func TestSkippedRunsFillNoWindow(t *testing.T) {
+	t.Parallel()
+	for queue, others := range map[string]int{"short": 3, "long": 300} {
+		t.Run(queue, func(t *testing.T) {
+			t.Parallel()
+			s := openStore(t)
+			createFor(t, s, "acme", claimSlack+10, loop.PriorityNormal, time.Hour)
+			createFor(t, s, "acme", others, loop.PriorityNormal, time.Minute)
+			old := func(owned string) []string {
+				rows, err := s.pool.Query(t.Context(), `SELECT run_id::text FROM runs WHERE available_at < now() - interval '30 minutes' AND `+owned)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+				if err != nil {
+					t.Fatal(err)
+				}
+				return ids
+			}
+			room := loop.Room{Free: 3}
+			for _, id := range old("true") {
+				room.Skip = append(room.Skip, loop.RunRef{Tenant: "acme", ID: id})
+			}
+
+			got := claimFairly(t, s, room)
+
+			if taken := old("lease_owner IS NOT NULL"); got["acme"] != 3 || len(taken) > 0 {
+				t.Errorf("claimed %v, of those to be skipped %v, want 3 others", got, taken)
+			}
+		})
 	}
 }

@@ -51,7 +51,7 @@ func (s *Store) Claim(ctx context.Context, worker string, limit int) ([]loop.Lea
 
 // ClaimFairly takes runs that nobody owns, as many as there is room for: queued ones whose
 // time has come, waiting ones that a signal or their deadline woke, and those whose owner
-// is gone. Tenants take turns, and within one its priorities count. Each run comes with a
+// is gone, but for those that it skips. Tenants take turns, and within one its priorities count. Each run comes with a
 // fresh epoch. A worker whose own row is missing or expired gets none. After an error the
 // runs are free, or the next claim returns them.
 func (s *Store) ClaimFairly(ctx context.Context, worker string, room loop.Room) ([]loop.Lease, error) {
@@ -67,6 +67,9 @@ func (s *Store) ClaimFairly(ctx context.Context, worker string, room loop.Room) 
 	params.ClaimWindow = claimSlack + claimLook*params.MaxRuns
 	for tenant, runs := range room.Driven {
 		params.DrivenTenants, params.DrivenRuns = append(params.DrivenTenants, tenant), append(params.DrivenRuns, int32(runs))
+	}
+	for _, run := range room.Skip {
+		params.SkippedTenants, params.SkippedRuns = append(params.SkippedTenants, run.Tenant), append(params.SkippedRuns, run.ID)
 	}
 	rows, err := s.q.ClaimRuns(ctx, params)
 	if unknownOutcome(err) {

@@ -100,6 +100,7 @@ type tracer struct {
 	metrics  *metrics
 	readOnly func() // called when the server refuses a write as a standby does
 	gate     *gate  // of the pool, if it has one
+	gates    *gates // of all pools
 }
 
 type traceKey struct{}

@@ -56,6 +56,7 @@ type Config struct {
 
 // Store is loopd's database. It is safe for concurrent use.
 type Store struct {
+	gates   gates
 	pool    *pgxpool.Pool
 	renewal *pgxpool.Pool
 	appends *pgxpool.Pool
@@ -124,7 +125,7 @@ func (s *Store) newPool(ctx context.Context, url string, shape poolShape) (*pgxp
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
 	bounded(config.ConnConfig)
-	shape.shape(config, &tracer{metrics: s.metrics, readOnly: s.reconnect})
+	shape.shape(config, &tracer{metrics: s.metrics, readOnly: s.reconnect, gates: &s.gates})
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open the connection pool: %w", err)

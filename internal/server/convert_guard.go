@@ -36,8 +36,11 @@ func verdictProto(t loop.Tripped) *loopdv1.GuardTrip {
 }
 
 // limitField is the limit that a trip is about. Of the two of the token guard it is
-// the one of which more is used.
+// the one that the trip names, or else the one of which more is used.
 func limitField(t loop.Tripped) string {
+	if t.Field != "" {
+		return t.Field
+	}
 	info, _ := loop.GuardNamed(t.Guard)
 	if len(info.Fields) == 0 {
 		return ""

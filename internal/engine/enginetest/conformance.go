@@ -22,6 +22,7 @@ func Conformance(t *testing.T, open func(t *testing.T) Store) {
 		"a created run is claimed once":                  (*conformer).claimsOnce,
 		"only a registered worker claims":                (*conformer).claimNeedsWorker,
 		"claimers share":                                 (*conformer).claimersShare,
+		"a claim skips what it leaves to others":         (*conformer).claimSkips,
 		"a batch is read as it was written":              (*conformer).appendIsRead,
 		"an old epoch is fenced":                         (*conformer).oldEpoch,
 		"another owner is fenced":                        (*conformer).otherOwner,

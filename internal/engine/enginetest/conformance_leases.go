@@ -45,6 +45,16 @@ func (c *conformer) claimersShare() {
 	c.claimNone("w1", "all runs are taken")
 }
 
+func (c *conformer) claimSkips() {
+	left, taken := c.create(), c.create()
+	got, err := c.store.Claim(c.ctx, "w1", loop.Room{Free: 2, Skip: []loop.RunRef{left}})
+	c.no(err, "claim")
+	if len(got) != 1 || got[0].Run != taken {
+		c.Fatalf("claimed %v, want the run that is not skipped", got)
+	}
+	c.equal("claimed by who skips nothing", left, c.claimOne("w2").Run)
+}
+
 func (c *conformer) releaseClaimable() {
 	lease, state := c.started()
 	c.no(c.append(lease, state, engine.Batch{Release: true}, loop.Suspended{Reason: loop.WaitDrain}), "release")

@@ -329,7 +329,7 @@ func (f *Fake) Claim(ctx context.Context, worker string, room loop.Room) ([]loop
 	}
 	var claimable []*fakeRun
 	for _, r := range f.order {
-		if r.owner == "" && !r.ended && !r.available.After(now) {
+		if r.owner == "" && !r.ended && !r.available.After(now) && !slices.Contains(room.Skip, r.ref) {
 			claimable = append(claimable, r)
 		}
 	}

@@ -274,7 +274,7 @@ func (q *Queries) ListBudgetsInForce(ctx context.Context, tenantID string) ([]Li
 }
 
 const listDrawable = `-- name: ListDrawable :many
-SELECT b.budget_id, b.act, b.amount_pico, a.starts_at, a.ends_at, a.committed_pico, a.held_pico AS drawn_by_all_pico, a.warned,
+SELECT b.budget_id, (b.archived_at IS NOT NULL)::boolean AS archived, b.act, b.amount_pico, a.starts_at, a.ends_at, a.committed_pico, a.held_pico AS drawn_by_all_pico, a.warned,
        coalesce(c.drawn_pico, 0)::bigint AS drawn_pico, coalesce(c.held_pico, 0)::bigint AS held_pico,
        (coalesce(c.spent_pico, 0) + u.cost)::bigint AS spent_pico, u.call::integer AS call, u.cost::bigint AS uncounted_pico,
        (SELECT coalesce(sum(greatest(l.spent_pico::numeric + l.uncounted_pico - l.drawn_pico, 0)), 0)
@@ -292,7 +292,7 @@ CROSS JOIN LATERAL (
       AND h.call > (SELECT coalesce(max(k.call), 0) FROM chunks k
                     WHERE k.tenant_id = a.tenant_id AND k.run_id = $1 AND k.budget_id = a.budget_id)
 ) u
-WHERE b.tenant_id = $4 AND b.archived_at IS NULL
+WHERE b.tenant_id = $4
 ORDER BY b.budget_id COLLATE "C"
 `
 
@@ -305,6 +305,7 @@ type ListDrawableParams struct {
 
 type ListDrawableRow struct {
 	BudgetID       string
+	Archived       bool
 	Act            string
 	AmountPico     int64
 	StartsAt       time.Time
@@ -321,7 +322,8 @@ type ListDrawableRow struct {
 }
 
 // All that a draw decides on, under the locks of the accounts. The run's own chunk is
-// in drawn and spent; beyond is what the others spent past what they drew.
+// in drawn and spent; beyond is what the others spent past what they drew. A budget that
+// was archived binds nobody any more.
 func (q *Queries) ListDrawable(ctx context.Context, arg ListDrawableParams) ([]ListDrawableRow, error) {
 	rows, err := q.db.Query(ctx, listDrawable,
 		arg.RunID,
@@ -338,6 +340,7 @@ func (q *Queries) ListDrawable(ctx context.Context, arg ListDrawableParams) ([]L
 		var i ListDrawableRow
 		if err := rows.Scan(
 			&i.BudgetID,
+			&i.Archived,
 			&i.Act,
 			&i.AmountPico,
 			&i.StartsAt,
@@ -411,6 +414,26 @@ func (q *Queries) LockBudgetAccounts(ctx context.Context, arg LockBudgetAccounts
 		return nil, err
 	}
 	return items, nil
+}
+
+const lockDrawnAccounts = `-- name: LockDrawnAccounts :exec
+SELECT 1 FROM budget_accounts a
+JOIN (SELECT unnest($1::text[]) AS budget_id, unnest($2::timestamptz[]) AS starts_at) w USING (budget_id, starts_at)
+WHERE a.tenant_id = $3
+ORDER BY a.budget_id COLLATE "C"
+FOR UPDATE OF a
+`
+
+type LockDrawnAccountsParams struct {
+	BudgetIds []string
+	Starts    []time.Time
+	TenantID  string
+}
+
+// LockBudgetAccounts for a draw, which finds out with its next question which there are.
+func (q *Queries) LockDrawnAccounts(ctx context.Context, arg LockDrawnAccountsParams) error {
+	_, err := q.db.Exec(ctx, lockDrawnAccounts, arg.BudgetIds, arg.Starts, arg.TenantID)
+	return err
 }
 
 const openBudgetAccounts = `-- name: OpenBudgetAccounts :exec

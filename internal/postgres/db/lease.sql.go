@@ -15,9 +15,10 @@ WITH RECURSIVE oldest AS MATERIALIZED (
     SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
     WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
       AND EXISTS (SELECT 1 FROM workers w WHERE w.worker_id = $1::text AND w.expires_at > clock_timestamp())
-    ORDER BY r.available_at LIMIT $3::integer
+      AND (r.tenant_id, r.run_id) NOT IN (SELECT unnest($3::text[]), unnest($4::text[])::uuid)
+    ORDER BY r.available_at LIMIT $5::integer
 ), more AS (
-    SELECT 1 FROM oldest HAVING count(*) >= $3::integer
+    SELECT 1 FROM oldest HAVING count(*) >= $5::integer
 ), tenants (tenant_id) AS (
     SELECT (SELECT min(r.tenant_id) FROM runs r WHERE r.lease_owner IS NULL AND r.ended_at IS NULL) FROM more
     UNION ALL
@@ -33,22 +34,23 @@ WITH RECURSIVE oldest AS MATERIALIZED (
         SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
         WHERE r.tenant_id = t.tenant_id AND claim_order(r.available_at, r.priority) <= now() + interval '1 minute'
           AND r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
+          AND (r.tenant_id, r.run_id) NOT IN (SELECT unnest($3::text[]), unnest($4::text[])::uuid)
         ORDER BY claim_order(r.available_at, r.priority) LIMIT (SELECT h.most FROM share h)
     ) q
 ), ranked AS (
     SELECT w.tenant_id, w.run_id, w.since, coalesce(d.runs, 0)
          + row_number() OVER (PARTITION BY w.tenant_id ORDER BY w.since, w.run_id) AS place
     FROM (SELECT c.tenant_id, c.run_id, claim_order(c.available_at, c.priority) AS since FROM candidates c) w
-    LEFT JOIN (SELECT unnest($4::text[]) AS tenant_id, unnest($5::integer[]) AS runs) d USING (tenant_id)
+    LEFT JOIN (SELECT unnest($6::text[]) AS tenant_id, unnest($7::integer[]) AS runs) d USING (tenant_id)
 ), first AS (
     SELECT k.tenant_id, k.run_id, k.place, k.since FROM ranked k
-    WHERE $6::integer = 0 OR k.place <= $6::integer
-    ORDER BY k.place, k.since LIMIT $3::integer
+    WHERE $8::integer = 0 OR k.place <= $8::integer
+    ORDER BY k.place, k.since LIMIT $5::integer
 ), claimable AS (
     -- What somebody else has taken meanwhile is skipped: there are more candidates than room.
     SELECT r.tenant_id, r.run_id FROM first k JOIN runs r ON r.tenant_id = k.tenant_id AND r.run_id = k.run_id
     WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
-    ORDER BY k.place, k.since LIMIT $7::integer
+    ORDER BY k.place, k.since LIMIT $9::integer
     FOR UPDATE OF r SKIP LOCKED
 )
 UPDATE runs r SET
@@ -62,13 +64,15 @@ RETURNING r.tenant_id, r.run_id, r.lease_epoch, clock_timestamp()::timestamptz A
 `
 
 type ClaimRunsParams struct {
-	WorkerID      string
-	ClaimID       string
-	ClaimWindow   int32
-	DrivenTenants []string
-	DrivenRuns    []int32
-	PerTenant     int32
-	MaxRuns       int32
+	WorkerID       string
+	ClaimID        string
+	SkippedTenants []string
+	SkippedRuns    []string
+	ClaimWindow    int32
+	DrivenTenants  []string
+	DrivenRuns     []int32
+	PerTenant      int32
+	MaxRuns        int32
 }
 
 type ClaimRunsRow struct {
@@ -84,11 +88,13 @@ type ClaimRunsRow struct {
 //
 // While few runs wait they are all looked at. When there are more than the window holds,
 // each tenant's next are found by a probe of an index, or the first tenant in line
-// would hide the others.
+// would hide the others. What the worker leaves to others must not fill the window.
 func (q *Queries) ClaimRuns(ctx context.Context, arg ClaimRunsParams) ([]ClaimRunsRow, error) {
 	rows, err := q.db.Query(ctx, claimRuns,
 		arg.WorkerID,
 		arg.ClaimID,
+		arg.SkippedTenants,
+		arg.SkippedRuns,
 		arg.ClaimWindow,
 		arg.DrivenTenants,
 		arg.DrivenRuns,

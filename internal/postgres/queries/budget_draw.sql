@@ -24,6 +24,14 @@ WHERE a.tenant_id = @tenant_id
 ORDER BY a.budget_id COLLATE "C"
 FOR UPDATE OF a;
 
+-- name: LockDrawnAccounts :exec
+-- LockBudgetAccounts for a draw, which finds out with its next question which there are.
+SELECT 1 FROM budget_accounts a
+JOIN (SELECT unnest(@budget_ids::text[]) AS budget_id, unnest(@starts::timestamptz[]) AS starts_at) w USING (budget_id, starts_at)
+WHERE a.tenant_id = @tenant_id
+ORDER BY a.budget_id COLLATE "C"
+FOR UPDATE OF a;
+
 -- name: OpenBudgetAccounts :exec
 -- The first draw of a window makes its account.
 INSERT INTO budget_accounts (tenant_id, budget_id, starts_at, ends_at, limit_pico)
@@ -62,8 +70,9 @@ WHERE a.tenant_id = @tenant_id AND a.budget_id = f.budget_id AND a.starts_at = f
 
 -- name: ListDrawable :many
 -- All that a draw decides on, under the locks of the accounts. The run's own chunk is
--- in drawn and spent; beyond is what the others spent past what they drew.
-SELECT b.budget_id, b.act, b.amount_pico, a.starts_at, a.ends_at, a.committed_pico, a.held_pico AS drawn_by_all_pico, a.warned,
+-- in drawn and spent; beyond is what the others spent past what they drew. A budget that
+-- was archived binds nobody any more.
+SELECT b.budget_id, (b.archived_at IS NOT NULL)::boolean AS archived, b.act, b.amount_pico, a.starts_at, a.ends_at, a.committed_pico, a.held_pico AS drawn_by_all_pico, a.warned,
        coalesce(c.drawn_pico, 0)::bigint AS drawn_pico, coalesce(c.held_pico, 0)::bigint AS held_pico,
        (coalesce(c.spent_pico, 0) + u.cost)::bigint AS spent_pico, u.call::integer AS call, u.cost::bigint AS uncounted_pico,
        (SELECT coalesce(sum(greatest(l.spent_pico::numeric + l.uncounted_pico - l.drawn_pico, 0)), 0)
@@ -81,7 +90,7 @@ CROSS JOIN LATERAL (
       AND h.call > (SELECT coalesce(max(k.call), 0) FROM chunks k
                     WHERE k.tenant_id = a.tenant_id AND k.run_id = @run_id AND k.budget_id = a.budget_id)
 ) u
-WHERE b.tenant_id = @tenant_id AND b.archived_at IS NULL
+WHERE b.tenant_id = @tenant_id
 ORDER BY b.budget_id COLLATE "C";
 
 -- name: DrawChunks :exec

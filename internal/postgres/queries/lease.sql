@@ -28,11 +28,12 @@ SELECT pg_notify('loopd_wake', '') FROM retired;
 --
 -- While few runs wait they are all looked at. When there are more than the window holds,
 -- each tenant's next are found by a probe of an index, or the first tenant in line
--- would hide the others.
+-- would hide the others. What the worker leaves to others must not fill the window.
 WITH RECURSIVE oldest AS MATERIALIZED (
     SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
     WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
       AND EXISTS (SELECT 1 FROM workers w WHERE w.worker_id = @worker_id::text AND w.expires_at > clock_timestamp())
+      AND (r.tenant_id, r.run_id) NOT IN (SELECT unnest(@skipped_tenants::text[]), unnest(@skipped_runs::text[])::uuid)
     ORDER BY r.available_at LIMIT @claim_window::integer
 ), more AS (
     SELECT 1 FROM oldest HAVING count(*) >= @claim_window::integer
@@ -51,6 +52,7 @@ WITH RECURSIVE oldest AS MATERIALIZED (
         SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
         WHERE r.tenant_id = t.tenant_id AND claim_order(r.available_at, r.priority) <= now() + interval '1 minute'
           AND r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
+          AND (r.tenant_id, r.run_id) NOT IN (SELECT unnest(@skipped_tenants::text[]), unnest(@skipped_runs::text[])::uuid)
         ORDER BY claim_order(r.available_at, r.priority) LIMIT (SELECT h.most FROM share h)
     ) q
 ), ranked AS (
