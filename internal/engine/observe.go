@@ -89,15 +89,17 @@ func (m *metrics) spend(s *loop.State, agent string, u loop.Usage, c loop.Cost) 
 	model := m.labels.Models.Of(call.Model)
 	m.tenantSpent.WithLabelValues(m.labels.Tenants.Of(s.Run().Tenant)).Add(c.Total().Float())
 	m.purposes.WithLabelValues(agent, cmp.Or(call.Purpose, "work")).Add(c.Total().Float())
-	for kind, v := range map[string]loop.USD{"input": c.Input, "cache_read": c.CacheRead, "cache_write": c.CacheWrite, "output": c.Output} {
-		m.spent.WithLabelValues(agent, model, kind).Add(v.Float())
-	}
-	for kind, n := range map[string]int64{
-		"input_uncached": u.InputUncached, "cache_read": u.CacheRead, "cache_write": u.CacheWrite5m + u.CacheWrite1h,
-		"output": u.Output, "reasoning": u.Reasoning,
-	} {
-		m.tokens.WithLabelValues(agent, model, kind).Add(float64(n))
-	}
+	spent := func(kind string, v loop.USD) { m.spent.WithLabelValues(agent, model, kind).Add(v.Float()) }
+	spent("input", c.Input)
+	spent("cache_read", c.CacheRead)
+	spent("cache_write", c.CacheWrite)
+	spent("output", c.Output)
+	tokens := func(kind string, n int64) { m.tokens.WithLabelValues(agent, model, kind).Add(float64(n)) }
+	tokens("input_uncached", u.InputUncached)
+	tokens("cache_read", u.CacheRead)
+	tokens("cache_write", u.CacheWrite5m+u.CacheWrite1h)
+	tokens("output", u.Output)
+	tokens("reasoning", u.Reasoning)
 }
 
 // request counts how the newest call ended.
