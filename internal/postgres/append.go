@@ -109,7 +109,8 @@ func setHead(p *db.AppendEventsParams, h loop.Head) error {
 	p.CostPico, p.EstimatedPico, p.HeldPico = int64(h.Cost.Total()), int64(h.Estimated), int64(h.Held)
 	p.Partial, p.Unverified = h.Partial, h.Unverified
 	p.StartedAt, p.WakeAt, p.EndedAt = optional(h.StartedAt), optional(h.WaitUntil), optional(h.EndedAt)
-	p.RequiredActions, p.SideEffects, p.Answer = json.RawMessage("[]"), json.RawMessage("[]"), []byte(jsonString(h.Answer))
+	none := json.RawMessage("[]")
+	p.RequiredActions, p.SideEffects, p.Answer = none, none, []byte(jsonString(h.Answer))
 	if len(h.RequiredActions) > 0 {
 		if err := encode(&p.RequiredActions, h.RequiredActions); err != nil {
 			return err
