@@ -25,6 +25,7 @@ type benchCounters struct {
 	commits, logged, rows int64
 	updates, hot          [2]int64      // of runs and of tool calls; a second late
 	process, server       time.Duration // CPU time; 0 where it cannot be read
+	objects, bytes        uint64        // that this process has put on its heap
 }
 
 func newBenchMeter(ctx context.Context, url string) (*benchMeter, error) {
@@ -59,6 +60,7 @@ func (m *benchMeter) read(ctx context.Context) (c benchCounters, err error) {
 	if m.postmaster != 0 {
 		c.server = familyCPU(m.postmaster)
 	}
+	c.objects, c.bytes = allocated()
 	return c, nil
 }
 
@@ -68,6 +70,8 @@ func (c benchCounters) since(before benchCounters, runs, iterations int) benchCe
 	perThousand := func(cpu time.Duration) float64 { return cpu.Seconds() * 1000 / float64(max(1, iterations)) }
 	return benchCell{
 		Runs:             runs,
+		Objects:          each(int64(c.objects-before.objects), iterations),
+		Bytes:            each(int64(c.bytes-before.bytes), iterations),
 		CommitsPerRun:    each(c.commits-before.commits, runs),
 		WALPerRun:        each(c.logged-before.logged, runs),
 		RowsPerIteration: each(c.rows-before.rows, iterations),

@@ -26,6 +26,8 @@ type benchCell struct {
 	MemoryPerRun        float64 `json:"memory_bytes_per_run,omitzero"`              // live heap and stacks at most, over that of the idle process
 	CPUProcess          float64 `json:"cpu_seconds_per_1000_iterations,omitzero"`   // loopd, with the client and the servers in it
 	CPUPostgres         float64 `json:"postgres_cpu_seconds_per_1000_iterations,omitzero"`
+	Objects             float64 `json:"heap_objects_per_iteration,omitzero"` // of the same: load does not move it, as it does CPU time
+	Bytes               float64 `json:"heap_bytes_per_iteration,omitzero"`
 	CreateP50           float64 `json:"create_p50_ms"`
 	CreateP99           float64 `json:"create_p99_ms"`
 	StartP50            float64 `json:"start_p50_ms,omitzero"` // from before the create to the first model call
@@ -50,6 +52,8 @@ func benchMedians(cells []benchCell) benchCell {
 		MemoryPerRun:        median(cells, func(c benchCell) float64 { return c.MemoryPerRun }),
 		CPUProcess:          median(cells, func(c benchCell) float64 { return c.CPUProcess }),
 		CPUPostgres:         median(cells, func(c benchCell) float64 { return c.CPUPostgres }),
+		Objects:             median(cells, func(c benchCell) float64 { return c.Objects }),
+		Bytes:               median(cells, func(c benchCell) float64 { return c.Bytes }),
 		CreateP50:           median(cells, func(c benchCell) float64 { return c.CreateP50 }),
 		CreateP99:           median(cells, func(c benchCell) float64 { return c.CreateP99 }),
 		StartP50:            median(cells, func(c benchCell) float64 { return c.StartP50 }),
@@ -78,13 +82,13 @@ func printBench(w io.Writer, rows []benchCell, asJSON bool) error {
 	}
 	lines := [][]string{{
 		"AT ONCE", "SYSTEM", "ITERATIONS", "RUNS", "IT/S", "OVERHEAD MS P50/P99", "COMMITS/RUN", "WAL KB/IT", "ROWS/IT", "HOT % RUNS/CALLS",
-		"CPU S/1000 IT", "POSTGRES", "KB/RUN", "CREATE MS P50/P99", "START MS P50/P99",
+		"CPU S/1000 IT", "POSTGRES", "OBJECTS/IT", "HEAP KB/IT", "KB/RUN", "CREATE MS P50/P99", "START MS P50/P99",
 	}}
 	for _, r := range rows {
 		lines = append(lines, []string{
 			strconv.Itoa(r.Concurrency), r.System, strconv.Itoa(r.Iterations), strconv.Itoa(r.Runs), figure(r.IterationsPerSecond, 0), pair(r.OverheadP50, r.OverheadP99),
 			figure(r.CommitsPerRun, 1), figure(r.WALPerRun/1024/float64(r.Iterations), 1), figure(r.RowsPerIteration, 1), figure(r.HotRuns, 0) + " / " + figure(r.HotCalls, 0),
-			figure(r.CPUProcess, 2), figure(r.CPUPostgres, 2), figure(r.MemoryPerRun/1024, 0),
+			figure(r.CPUProcess, 2), figure(r.CPUPostgres, 2), figure(r.Objects, 0), figure(r.Bytes/1024, 0), figure(r.MemoryPerRun/1024, 0),
 			pair(r.CreateP50, r.CreateP99), pair(r.StartP50, r.StartP99),
 		})
 	}

@@ -31,7 +31,7 @@ func TestBench(t *testing.T) {
 	}
 	for _, r := range rows {
 		// 3 runs of 3 iterations have 6 gaps and 3 starts, and some rows each.
-		if r.Runs != 3 || r.IterationsPerSecond <= 0 || r.OverheadP50 <= 0 || r.StartP50 <= 0 || r.CreateP50 <= 0 || r.RowsPerIteration < 1 || r.WALPerRun < 1000 {
+		if r.Runs != 3 || r.IterationsPerSecond <= 0 || r.OverheadP50 <= 0 || r.StartP50 <= 0 || r.CreateP50 <= 0 || r.RowsPerIteration < 1 || r.WALPerRun < 1000 || r.Objects < 100 || r.Bytes < 1000 {
 			t.Errorf("a row is %+v", r)
 		}
 	}

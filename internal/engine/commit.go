@@ -109,6 +109,7 @@ func (o *owner) commitBehind(ctx context.Context, b batch) error {
 // fold applies events to the state and returns what is to be written.
 func (o *owner) fold(b batch) (Batch, error) {
 	out := Batch{Intent: b.intent, Release: b.release, SignalsSeen: o.seen, Results: b.results}
+	out.Events = make([]loop.Event, 0, len(b.bodies))
 	at := o.clock.now()
 	for _, body := range b.bodies {
 		ev := loop.Event{Seq: o.state.Seq() + 1, At: at, Epoch: o.lease.Epoch, Body: body}

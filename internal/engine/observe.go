@@ -12,8 +12,9 @@ import (
 	"github.com/loopd/loopd/internal/loop"
 )
 
-// observe counts the events of one commit. The state has them applied.
-func (m *metrics) observe(s *loop.State, events []loop.Event) {
+// observe counts the events of one commit. The state has them applied; which is the
+// exemplar of the run.
+func (m *metrics) observe(s *loop.State, which prometheus.Labels, events []loop.Event) {
 	spec := s.Spec()
 	agent := m.agent(s)
 	for _, e := range events {
@@ -23,10 +24,10 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 				m.queueWait.WithLabelValues(strings.ToLower(string(cmp.Or(spec.Priority, loop.PriorityNormal)))).Observe(e.At.Sub(s.CreatedAt()).Seconds())
 			}
 		case loop.ModelAnswered:
-			m.answered(s, agent, b)
+			m.answered(s, agent, which, b)
 		case loop.ModelFailed:
 			m.spend(s, agent, b.Usage, b.Cost)
-			m.request(s, failureCode(b), b.LatencyMS)
+			m.request(s, failureCode(b), which, b.LatencyMS)
 		case loop.Compacted:
 			m.compacted.WithLabelValues(string(b.Method), compactOutcome(b)).Inc()
 		case loop.FellBack:
@@ -51,7 +52,7 @@ func (m *metrics) observe(s *loop.State, events []loop.Event) {
 		case loop.Tripped:
 			m.trips.WithLabelValues(b.Guard, string(b.Verdict), agent).Inc()
 		case loop.Finished:
-			m.end(s, agent, b)
+			m.end(s, agent, which, b)
 		}
 	}
 }
@@ -70,10 +71,10 @@ func (m *metrics) toolCall(s *loop.State, callID, outcome string) {
 	m.toolCalls.WithLabelValues(m.tool(s, callID), outcome).Inc()
 }
 
-func (m *metrics) answered(s *loop.State, agent string, b loop.ModelAnswered) {
+func (m *metrics) answered(s *loop.State, agent string, which prometheus.Labels, b loop.ModelAnswered) {
 	call := s.LastCall()
 	m.spend(s, agent, b.Usage, b.Cost)
-	m.request(s, answerCode(b.Finish), b.LatencyMS)
+	m.request(s, answerCode(b.Finish), which, b.LatencyMS)
 	if b.Estimated {
 		m.unpriced.WithLabelValues(m.labels.Models.Of(call.Model)).Inc()
 	}
@@ -89,22 +90,24 @@ func (m *metrics) spend(s *loop.State, agent string, u loop.Usage, c loop.Cost) 
 	model := m.labels.Models.Of(call.Model)
 	m.tenantSpent.WithLabelValues(m.labels.Tenants.Of(s.Run().Tenant)).Add(c.Total().Float())
 	m.purposes.WithLabelValues(agent, cmp.Or(call.Purpose, "work")).Add(c.Total().Float())
-	for kind, v := range map[string]loop.USD{"input": c.Input, "cache_read": c.CacheRead, "cache_write": c.CacheWrite, "output": c.Output} {
-		m.spent.WithLabelValues(agent, model, kind).Add(v.Float())
-	}
-	for kind, n := range map[string]int64{
-		"input_uncached": u.InputUncached, "cache_read": u.CacheRead, "cache_write": u.CacheWrite5m + u.CacheWrite1h,
-		"output": u.Output, "reasoning": u.Reasoning,
-	} {
-		m.tokens.WithLabelValues(agent, model, kind).Add(float64(n))
-	}
+	spent := func(kind string, v loop.USD) { m.spent.WithLabelValues(agent, model, kind).Add(v.Float()) }
+	spent("input", c.Input)
+	spent("cache_read", c.CacheRead)
+	spent("cache_write", c.CacheWrite)
+	spent("output", c.Output)
+	tokens := func(kind string, n int64) { m.tokens.WithLabelValues(agent, model, kind).Add(float64(n)) }
+	tokens("input_uncached", u.InputUncached)
+	tokens("cache_read", u.CacheRead)
+	tokens("cache_write", u.CacheWrite5m+u.CacheWrite1h)
+	tokens("output", u.Output)
+	tokens("reasoning", u.Reasoning)
 }
 
 // request counts how the newest call ended.
-func (m *metrics) request(s *loop.State, code string, latencyMS int64) {
+func (m *metrics) request(s *loop.State, code string, which prometheus.Labels, latencyMS int64) {
 	model := m.labels.Models.Of(s.LastCall().Model)
 	m.requests.WithLabelValues(model, code).Inc()
-	observe(m.modelTime.WithLabelValues(model), seconds(latencyMS), exemplar(s))
+	observe(m.modelTime.WithLabelValues(model), seconds(latencyMS), which)
 }
 
 // measure shows the share of the window that an iteration used, or likely did, if
@@ -197,11 +200,11 @@ func (m *metrics) waited(s *loop.State, call loop.CallHead, decision string) {
 }
 
 // end counts a finished run.
-func (m *metrics) end(s *loop.State, agent string, b loop.Finished) {
+func (m *metrics) end(s *loop.State, agent string, which prometheus.Labels, b loop.Finished) {
 	h, outcome := s.Head(), string(b.State)
 	m.finished.WithLabelValues(agent, string(b.Stop.Reason)).Inc()
 	m.ofTenant.WithLabelValues(m.labels.Tenants.Of(s.Run().Tenant), outcome).Inc()
-	observe(m.cost.WithLabelValues(agent, outcome), h.Cost.Total().Float(), exemplar(s))
+	observe(m.cost.WithLabelValues(agent, outcome), h.Cost.Total().Float(), which)
 	m.iterations.WithLabelValues(agent, outcome).Observe(float64(h.Iterations))
 	m.duration.WithLabelValues(agent, outcome).Observe(h.EndedAt.Sub(s.CreatedAt()).Seconds())
 	if b.Stop.Reason == loop.CostUnpriced {

@@ -16,8 +16,9 @@ import (
 type tally struct {
 	m     *metrics
 	all   []loop.GuardInfo
-	since time.Time // up to which the run's time is accounted for
-	phase string    // what it has been doing since
+	since time.Time         // up to which the run's time is accounted for
+	phase string            // what it has been doing since
+	which prometheus.Labels // leads to the run; see exemplar
 
 	asked map[loop.Phase]bool // phases whose guards were asked since the last model call
 	spoke map[string]bool     // guards that had something to say
@@ -31,7 +32,7 @@ func newTally(m *metrics) *tally {
 // continues what is already accounted for.
 func (t *tally) begin(s *loop.State, last time.Time) {
 	if t.since.IsZero() {
-		t.since = last
+		t.since, t.which = last, exemplar(s)
 	}
 	if t.phase = phaseLabel(s.Phase()); s.InAttempt() { // whoever did it is gone
 		t.phase = phaseOther
@@ -48,7 +49,7 @@ func (t *tally) committed(s *loop.State, events []loop.Event, persist time.Durat
 	for _, e := range events {
 		t.judge(e.Body)
 	}
-	t.m.observe(s, events)
+	t.m.observe(s, t.which, events)
 	t.m.active.set(t, t.m.agent(s), s)
 }
 

@@ -153,7 +153,16 @@ func (t *spans) endIteration() {
 	}
 }
 
+// unrecorded is what stands for the spans of a trace that nobody keeps: what a call passes
+// on of it is the same, and there is nothing to write down.
+func (t *spans) unrecorded(ctx context.Context) (context.Context, span) {
+	return trace.ContextWithSpan(ctx, t.root), span{Span: t.root}
+}
+
 func (t *spans) chat(ctx context.Context, a loop.CallModel) (context.Context, span) {
+	if !t.root.IsRecording() {
+		return t.unrecorded(ctx)
+	}
 	if !a.Beside() {
 		t.iterate(ctx, t.state.Iterations()+1)
 	}
@@ -169,6 +178,9 @@ func (t *spans) chat(ctx context.Context, a loop.CallModel) (context.Context, sp
 }
 
 func (t *spans) tool(ctx context.Context, send loop.Send) (context.Context, span) {
+	if !t.root.IsRecording() {
+		return t.unrecorded(ctx)
+	}
 	ctx, s := t.tracer.Start(trace.ContextWithSpan(ctx, t.current()), opExecuteTool+" "+send.Spec.Name, trace.WithAttributes(
 		attribute.String(attrOperation, opExecuteTool), attribute.String(attrTool, send.Spec.Name), attribute.String(attrToolType, "function"),
 		attribute.String(attrToolCall, send.Call.ID), attribute.String(attrRun, t.state.Run().ID),
@@ -214,6 +226,9 @@ func (t *spans) waited(ctx context.Context, call loop.CallHead, decision string)
 
 // endModel closes a chat span with what was recorded.
 func (s span) endModel(request loop.ModelRequest, record loop.Body) {
+	if !s.IsRecording() {
+		return
+	}
 	switch b := record.(type) {
 	case loop.ModelAnswered:
 		s.SetAttributes(usageAttributes(b.Usage)...)
@@ -240,6 +255,9 @@ func (s span) fail(class string) {
 
 // endTool closes an execute_tool span.
 func (s span) endTool(call loop.ToolCall, r loop.ToolReply) {
+	if !s.IsRecording() {
+		return
+	}
 	s.SetAttributes(attribute.String(attrOutcome, string(r.Outcome)))
 	if r.Outcome.Failed() {
 		s.fail(string(r.Outcome))
@@ -251,6 +269,9 @@ func (s span) endTool(call loop.ToolCall, r loop.ToolReply) {
 // end closes the attempt's span.
 func (t *spans) end(s *loop.State) {
 	t.endIteration()
+	if !t.root.IsRecording() {
+		return
+	}
 	h := s.Head()
 	t.root.SetAttributes(usageAttributes(h.Usage)...)
 	t.root.SetAttributes(attribute.Float64(attrCost, h.Cost.Total().Float()), attribute.String(attrState, string(h.State)))

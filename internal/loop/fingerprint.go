@@ -168,14 +168,19 @@ func iterationPrint(pairs []string) string {
 
 // digest hashes length-prefixed strings, so that ("ab","c") and ("a","bc") differ.
 func digest(parts ...string) string {
-	var all []byte
+	size := 0
 	for _, p := range parts {
-		all = slices.Grow(all, len(p)+20)
+		size += len(p) + len("9223372036854775807:")
+	}
+	all := make([]byte, 0, size)
+	for _, p := range parts {
 		all = append(strconv.AppendInt(all, int64(len(p)), 10), ':')
 		all = append(all, p...)
 	}
 	sum := sha256.Sum256(all)
-	return hex.EncodeToString(sum[:])
+	var text [2 * sha256.Size]byte
+	hex.Encode(text[:], sum[:])
+	return string(text[:])
 }
 
 // excerpt shortens text for evidence, at a rune's boundary.

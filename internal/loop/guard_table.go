@@ -37,9 +37,11 @@ func Guards() []GuardInfo {
 
 // GuardNamed finds a guard by its name.
 func GuardNamed(name string) (GuardInfo, bool) {
-	for _, g := range Guards() {
-		if g.Name == name {
-			return g, true
+	for _, group := range []func() []GuardInfo{budgetGuards, progressGuards, answerGuards} {
+		for _, g := range group() {
+			if g.Name == name {
+				return g, true
+			}
 		}
 	}
 	return GuardInfo{}, false

@@ -1,6 +1,9 @@
 package loop
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Head is the read model of the run as it stands.
 func (s *State) Head() Head {
@@ -110,16 +113,13 @@ func (s *State) TakeChangedCalls() []CallHead {
 	if len(s.calls.changed) == 0 {
 		return nil
 	}
-	changed := map[string]bool{}
-	for _, id := range s.calls.changed {
-		changed[id] = true
-	}
+	changed := s.calls.changed
 	s.calls.changed = nil
-	var heads []CallHead
-	for _, id := range s.calls.order {
-		if changed[id] {
-			heads = append(heads, s.calls.byID[id].CallHead)
-		}
+	slices.SortFunc(changed, func(a, b *call) int { return a.place - b.place })
+	changed = slices.Compact(changed)
+	heads := make([]CallHead, len(changed))
+	for i, c := range changed {
+		heads[i] = c.CallHead
 	}
 	return heads
 }

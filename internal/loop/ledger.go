@@ -20,6 +20,7 @@ type call struct {
 	told      bool      // in doubt, and the model has been told so
 	poll      *polled   // of the built-in wait
 	sentHash  string    // of the arguments that are sent
+	place     int       // in the ledger's order
 	effect    int       // place in the ledger's effects, from 1; 0: none
 	child     *child    // of a call that a child run answers
 }
@@ -33,13 +34,14 @@ type ledger struct {
 	started int              // first sends, for the cap
 	effects []SideEffectHead // in the order of the first sends, child runs' where they end
 	denials map[string]int   // by tool: denials in a row
-	changed []string
+	changed []*call          // since TakeChangedCalls, in no order, and more than once if they changed so
 }
 
 func (l *ledger) plan(c *call) {
 	if l.byID == nil {
 		l.byID = map[string]*call{}
 	}
+	c.place = len(l.order)
 	l.byID[c.Call.ID] = c
 	l.order = append(l.order, c.Call.ID)
 	l.batch = append(l.batch, c.Call.ID)
@@ -48,7 +50,7 @@ func (l *ledger) plan(c *call) {
 
 // touch notes that a call changed, for its head and for the ledger of side effects.
 func (l *ledger) touch(c *call) {
-	l.changed = append(l.changed, c.Call.ID)
+	l.changed = append(l.changed, c)
 	if c.Effect == ReadOnly || c.Attempt == 0 || c.spec.Builtin != "" || c.spec.Child != nil {
 		return
 	}

@@ -1,10 +1,12 @@
 package loop
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
 	"math/bits"
+	"strconv"
 	"strings"
 )
 
@@ -22,20 +24,28 @@ const (
 	MilliUSD      = 1_000 * MicroUSD
 	OneUSD        = 1_000 * MilliUSD
 	usdDigits     = 12
+	usdLength     = len("-9223372.036854775808") // of the longest
 )
 
 // String writes the amount as a decimal number of dollars without trailing
 // zeros, exactly: "0.0213", "1", "-0.5".
-func (u USD) String() string {
-	sign, v := "", uint64(u)
+func (u USD) String() string { return string(u.append(make([]byte, 0, usdLength))) }
+
+// append writes what String returns.
+func (u USD) append(b []byte) []byte {
+	v := uint64(u)
 	if u < 0 {
-		sign, v = "-", uint64(-u)
+		b, v = append(b, '-'), uint64(-u)
 	}
-	whole, frac := v/uint64(OneUSD), v%uint64(OneUSD)
+	b = strconv.AppendUint(b, v/uint64(OneUSD), 10)
+	frac := v % uint64(OneUSD)
 	if frac == 0 {
-		return fmt.Sprintf("%s%d", sign, whole)
+		return b
 	}
-	return sign + strings.TrimRight(fmt.Sprintf("%d.%012d", whole, frac), "0")
+	point := len(b)
+	b = strconv.AppendUint(b, uint64(OneUSD)+frac, 10) // the one before it keeps its zeros, and makes room for the point
+	b[point] = '.'
+	return bytes.TrimRight(b, "0")
 }
 
 // Float is the amount in dollars for metrics, display and the conditions of rules,
@@ -66,7 +76,7 @@ func ParseUSD(s string) (USD, error) {
 
 // MarshalText writes the decimal form, so that JSON and YAML carry amounts as
 // exact strings.
-func (u USD) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+func (u USD) MarshalText() ([]byte, error) { return u.append(make([]byte, 0, usdLength)), nil }
 
 // UnmarshalText reads what MarshalText wrote.
 func (u *USD) UnmarshalText(b []byte) error {

@@ -74,3 +74,25 @@ func TestUSDFloat(t *testing.T) {
 		t.Errorf("a quarter is %v", got)
 	}
 }
+
+// TestCostIsWrittenAsItsTagsSay: what writes it by hand says what encoding/json would.
+func TestCostIsWrittenAsItsTagsSay(t *testing.T) {
+	t.Parallel()
+	type byTags loop.Cost
+	amount := rapid.Int64()
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func() loop.USD { return loop.USD(amount.Draw(t, "pico-USD")) }
+		cost := loop.Cost{Input: draw(), CacheRead: draw(), CacheWrite: draw(), Output: draw()}
+		got, err := json.Marshal(cost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := json.Marshal(byTags(cost))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != string(want) {
+			t.Fatalf("%s, want %s", got, want)
+		}
+	})
+}

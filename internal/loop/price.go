@@ -126,6 +126,17 @@ type Cost struct {
 	Output     USD `json:"output"` // reasoning included
 }
 
+// MarshalJSON writes what the tags of the fields say. Every append has some of them, and
+// four amounts one by one cost as much as all the rest of a head.
+func (c Cost) MarshalJSON() ([]byte, error) {
+	b := make([]byte, 0, len(`{"input":"","cache_read":"","cache_write":"","output":""}`)+4*usdLength)
+	b = c.Input.append(append(b, `{"input":"`...))
+	b = c.CacheRead.append(append(b, `","cache_read":"`...))
+	b = c.CacheWrite.append(append(b, `","cache_write":"`...))
+	b = c.Output.append(append(b, `","output":"`...))
+	return append(b, `"}`...), nil
+}
+
 // Total is the sum of all kinds.
 func (c Cost) Total() USD { return c.Input.plus(c.CacheRead).plus(c.CacheWrite).plus(c.Output) }
 

@@ -23,6 +23,8 @@ func appendParams(lease loop.Lease, batch Batch, copies bool) (db.AppendEventsPa
 		return p, fmt.Errorf("append to run %s: the batch has no events", lease.Run.ID)
 	}
 	p.FirstSeq = batch.Events[0].Seq
+	makeEventColumns(&p, len(batch.Events))
+	makeCallColumns(&p, len(batch.Calls))
 	for i, e := range batch.Events {
 		if e.Seq != p.FirstSeq+int64(i) {
 			return p, fmt.Errorf("append to run %s: event %d follows event %d: %w", lease.Run.ID, e.Seq, batch.Events[i-1].Seq, ErrWrongSeq)
@@ -59,6 +61,33 @@ func appendParams(lease loop.Lease, batch Batch, copies bool) (db.AppendEventsPa
 	return p, nil
 }
 
+// columns makes the columns of so many rows out of one allocation: an append has some
+// sixty of them, most with a single row. Without rows they stay nil.
+func columns[T any](rows int, of ...*[]T) {
+	if rows == 0 {
+		return
+	}
+	all := make([]T, rows*len(of))
+	for i, column := range of {
+		*column = all[i*rows : i*rows : (i+1)*rows]
+	}
+}
+
+func makeEventColumns(p *db.AppendEventsParams, rows int) {
+	columns(rows, &p.Seqs)
+	columns(rows, &p.Ats)
+	columns(rows, &p.Kinds, &p.Bodies)
+}
+
+func makeCallColumns(p *db.AppendEventsParams, rows int) {
+	columns(rows, &p.CallOrdinals, &p.CallIterations, &p.CallAttempts)
+	columns(rows, &p.CallCuts)
+	columns(rows, &p.CallBytes)
+	columns(rows, &p.CallStarted, &p.CallFinished, &p.CallUntils, &p.CallAskedAt, &p.CallDecidedAt)
+	columns(rows, &p.CallIds, &p.CallTools, &p.Calls, &p.CallHashes, &p.CallEffects, &p.CallStates, &p.CallOutcomes, &p.CallKeys,
+		&p.CallResults, &p.CallChildren, &p.CallOwed, &p.CallAsked, &p.CallDecidedBy, &p.CallDecisions, &p.CallEdited)
+}
+
 // addEvent adds an event, and the limits that it puts in force.
 func addEvent(p *db.AppendEventsParams, e loop.Event) error {
 	kind, body, err := loop.EncodeBody(e.Body)
@@ -82,7 +111,8 @@ func setHead(p *db.AppendEventsParams, h loop.Head) error {
 	p.CostPico, p.EstimatedPico, p.HeldPico = int64(h.Cost.Total()), int64(h.Estimated), int64(h.Held)
 	p.Partial, p.Unverified = h.Partial, h.Unverified
 	p.StartedAt, p.WakeAt, p.EndedAt = optional(h.StartedAt), optional(h.WaitUntil), optional(h.EndedAt)
-	p.RequiredActions, p.SideEffects, p.Answer = json.RawMessage("[]"), json.RawMessage("[]"), jsonString(h.Answer)
+	none := json.RawMessage("[]")
+	p.RequiredActions, p.SideEffects, p.Answer = none, none, []byte(jsonString(h.Answer))
 	if len(h.RequiredActions) > 0 {
 		if err := encode(&p.RequiredActions, h.RequiredActions); err != nil {
 			return err
@@ -158,12 +188,12 @@ func addCall(p *db.AppendEventsParams, c loop.CallHead, owed string) error {
 	p.CallUntils = append(p.CallUntils, c.Until)
 	p.CallChildren = append(p.CallChildren, c.ChildID)
 	p.CallOwed = append(p.CallOwed, owed)
-	p.CallAsked = append(p.CallAsked, string(jsonString(c.Asked)))
+	p.CallAsked = append(p.CallAsked, jsonString(c.Asked))
 	p.CallAskedAt = append(p.CallAskedAt, askedAt)
 	p.CallDecidedAt = append(p.CallDecidedAt, c.DecidedAt)
 	p.CallDecidedBy = append(p.CallDecidedBy, printable(c.DecidedBy))
-	p.CallDecisions = append(p.CallDecisions, string(jsonString(c.Decision)))
-	p.CallEdited = append(p.CallEdited, string(jsonString(c.Edited)))
+	p.CallDecisions = append(p.CallDecisions, jsonString(c.Decision))
+	p.CallEdited = append(p.CallEdited, jsonString(c.Edited))
 	return nil
 }
 
@@ -176,7 +206,7 @@ func addResult(p *db.AppendEventsParams, c loop.CallHead, events []loop.Event, c
 	if seq > 0 {
 		c.Result = ""
 	}
-	p.CallResults = append(p.CallResults, string(jsonString(c.Result)))
+	p.CallResults = append(p.CallResults, jsonString(c.Result))
 	p.CallResultSeqs = append(p.CallResultSeqs, seq)
 }
 
@@ -208,15 +238,15 @@ func encode(column *[]byte, value any) (err error) {
 }
 
 // jsonString is the JSON of a string. Most columns that hold one are empty most of the time.
-func jsonString(s string) []byte {
+func jsonString(s string) string {
 	if s == "" {
-		return []byte(`""`)
+		return `""`
 	}
 	quoted, err := json.Marshal(s)
 	if err != nil {
 		panic(err) // every string has a JSON
 	}
-	return quoted
+	return string(quoted)
 }
 
 // decode reads what encode wrote.

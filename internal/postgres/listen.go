@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,9 +56,18 @@ func (s *Store) listen(ctx context.Context, channel string, started func(), noti
 		return fmt.Errorf("listen on %s: %w", channel, err)
 	}
 	started()
+	// One watch over all: a watch for each notification costs more than the notification.
+	unwatch := context.AfterFunc(ctx, func() { _ = conn.PgConn().Conn().SetDeadline(time.Unix(1, 0)) })
+	defer func() {
+		if !unwatch() { // it is closed in good order all the same
+			_ = conn.PgConn().Conn().SetDeadline(time.Time{})
+		}
+	}()
+	unwatched := context.WithoutCancel(ctx)
 	for {
-		notification, err := conn.WaitForNotification(ctx)
+		notification, err := conn.WaitForNotification(unwatched)
 		if err != nil {
+			err = cmp.Or(context.Cause(ctx), err)
 			return fmt.Errorf("listen on %s: %w", channel, err)
 		}
 		notified(notification.Payload)

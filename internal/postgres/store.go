@@ -99,7 +99,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.pool.Close()
 		return nil, err
 	}
-	if s.appends, err = s.newPool(ctx, cfg.URL, poolShape{conns: appendConns, login: loginTimeout, opening: appendConns, prepare: encodeTexts}); err != nil {
+	if s.appends, err = s.newPool(ctx, cfg.URL, poolShape{conns: appendConns, login: loginTimeout, opening: appendConns, prepare: encodeArrays}); err != nil {
 		s.pool.Close()
 		s.renewal.Close()
 		return nil, err

@@ -23,6 +23,7 @@ type use struct {
 func addUse(p *db.AppendEventsParams, body loop.Body, calls []loop.CallHead) {
 	switch b := body.(type) {
 	case loop.ModelStarted:
+		makeHoldColumns(p)
 		p.HoldCalls = append(p.HoldCalls, int32(b.Call))
 		p.HoldAmounts = append(p.HoldAmounts, int64(b.Hold))
 		p.HoldModels = append(p.HoldModels, printable(b.Model))
@@ -37,7 +38,28 @@ func addUse(p *db.AppendEventsParams, body loop.Body, calls []loop.CallHead) {
 	}
 }
 
+// makeHoldColumns makes room for the first hold of an append. There is hardly ever another.
+func makeHoldColumns(p *db.AppendEventsParams) {
+	if p.HoldCalls == nil {
+		columns(1, &p.HoldCalls)
+		columns(1, &p.HoldAmounts)
+		columns(1, &p.HoldModels, &p.HoldPurposes, &p.HoldPrices)
+	}
+}
+
+// makeSettledColumns does the same for settlements.
+func makeSettledColumns(p *db.AppendEventsParams) {
+	if p.SettledCalls == nil {
+		columns(1, &p.SettledCalls, &p.SettledIterations)
+		columns(1, &p.SettledCosts, &p.SettledInputs, &p.SettledReads, &p.SettledWrites5m, &p.SettledWrites1h,
+			&p.SettledOutputs, &p.SettledReasonings, &p.SettledSaved)
+		columns(1, &p.SettledEstimated)
+		columns(1, &p.SettledTools)
+	}
+}
+
 func (u use) add(p *db.AppendEventsParams) {
+	makeSettledColumns(p)
 	p.SettledCalls = append(p.SettledCalls, int32(u.call))
 	p.SettledCosts = append(p.SettledCosts, int64(u.cost.Total()))
 	p.SettledInputs = append(p.SettledInputs, u.usage.InputUncached)

@@ -39,6 +39,9 @@ func Settle(finish loop.Finish, m loop.Message) loop.Finish {
 // unfinished reports whether args are the beginning of a JSON value. Arguments
 // that are wrong in another way are the model's mistake and are answered as such.
 func unfinished(args string) bool {
+	if json.Valid([]byte(args)) { // as nearly all are
+		return false
+	}
 	var v json.RawMessage
 	err := json.NewDecoder(strings.NewReader(args)).Decode(&v)
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
@@ -47,11 +50,10 @@ func unfinished(args string) bool {
 // ObjectOr returns args if they are a JSON object, and {} otherwise: providers
 // refuse a history with anything else in it, whatever their own model wrote.
 func ObjectOr(args string) json.RawMessage {
-	var object map[string]json.RawMessage
-	if json.Unmarshal([]byte(args), &object) != nil || object == nil {
-		return json.RawMessage("{}")
+	if raw := json.RawMessage(args); strings.HasPrefix(strings.TrimLeft(args, " \t\r\n"), "{") && json.Valid(raw) {
+		return raw
 	}
-	return json.RawMessage(args)
+	return json.RawMessage("{}")
 }
 
 // Cut is the error for an answer that ended before it was complete.

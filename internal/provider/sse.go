@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"unicode/utf8"
 
 	"github.com/loopd/loopd/internal/loop"
 )
@@ -46,7 +47,10 @@ func (e *Events) Next() ([]byte, error) {
 		}
 		switch {
 		case has && (len(line) == 0 || err != nil):
-			return bytes.ToValidUTF8(data, []byte("\uFFFD")), nil //nolint:nilerr // the last event is whole; the next read says that it was the last
+			if !utf8.Valid(data) { // else there is nothing to copy
+				data = bytes.ToValidUTF8(data, []byte("\uFFFD"))
+			}
+			return data, nil //nolint:nilerr // the last event is whole; the next read says that it was the last
 		case err != nil:
 			return nil, io.EOF
 		}

@@ -34,7 +34,11 @@ func EncodeTranscript(memo *loop.Memo, messages []loop.Message, unique bool, one
 	last := len(stretches) - 1
 	for i, s := range stretches {
 		if i == last { // it may still grow: keep what stands before it
-			keep(memo, &encoded{seqs: seqsOf(messages[:len(messages)-s.messages]), items: slices.Clip(items), ids: ids.clone()})
+			before := ids
+			if s.Role == loop.RoleAssistant { // a user's makes no ids
+				before = ids.clone()
+			}
+			keep(memo, &encoded{seqs: seqsOf(messages[:len(messages)-s.messages]), items: slices.Clip(items), ids: before})
 		}
 		wire, err := one(s, ids)
 		if err != nil {

@@ -95,6 +95,9 @@ func (s *Server) room(ctx context.Context, budgets []postgres.Budget, spec *loop
 			binding = append(binding, b)
 		}
 	}
+	if binding == nil {
+		return nil, nil
+	}
 	standings, err := s.store.BudgetStandings(ctx, tenant(ctx), binding)
 	if err != nil {
 		return nil, err

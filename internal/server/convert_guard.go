@@ -24,10 +24,10 @@ func verdictProto(t loop.Tripped) *loopdv1.GuardTrip {
 	p := &loopdv1.GuardTrip{
 		Guard: t.Guard, Verdict: guardVerdictProto(t.Verdict), DefaultVerdict: guardVerdictProto(t.Default),
 		Reason: stopReasonProto(t.Reason), Observed: t.Observed, Limit: t.Limit, Message: t.Message,
-		Iteration: clampInt32(t.Iteration), Evidence: evidenceProto(t.Evidence), Told: t.Say, LimitField: limitField(t),
+		Iteration: clampInt32(t.Iteration), Evidence: evidenceProto(t.Evidence), Told: t.Say,
 	}
 	if info, known := loop.GuardNamed(t.Guard); known {
-		p.Phase, p.Advice = string(info.Phase), info.Advice
+		p.Phase, p.Advice, p.LimitField = string(info.Phase), info.Advice, limitField(info, t)
 	}
 	for _, g := range t.Gauges {
 		p.Gauges = append(p.Gauges, &loopdv1.GuardGauge{Guard: g.Guard, Observed: g.Observed, Limit: g.Limit, Unit: g.Unit})
@@ -37,11 +37,10 @@ func verdictProto(t loop.Tripped) *loopdv1.GuardTrip {
 
 // limitField is the limit that a trip is about. Of the two of the token guard it is
 // the one that the trip names, or else the one of which more is used.
-func limitField(t loop.Tripped) string {
+func limitField(info loop.GuardInfo, t loop.Tripped) string {
 	if t.Field != "" {
 		return t.Field
 	}
-	info, _ := loop.GuardNamed(t.Guard)
 	if len(info.Fields) == 0 {
 		return ""
 	}

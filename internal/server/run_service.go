@@ -74,7 +74,7 @@ func (r *runService) spec(ctx context.Context, req *loopdv1.CreateRunRequest, id
 	if !agent.ArchivedAt.IsZero() {
 		return loop.Spec{}, named(postgres.ErrAgentArchived, 0, "agent", req.GetAgent())
 	}
-	version, err := decodeSpec(agent.Spec)
+	version, err := r.s.specs.decode(agent.Spec)
 	if err != nil {
 		return loop.Spec{}, err
 	}

@@ -127,6 +127,7 @@ type Server struct {
 	feeds              *feeds
 	taps               *taps
 	gate               *gate
+	specs              specCache
 
 	grpc     *grpc.Server
 	health   *health.Server

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,10 +24,17 @@ type body struct {
 	media string // the type that the tool gave it
 }
 
+// trustedLength is the longest answer that room is made for at once, because it says how
+// long it is. Others say so and send nothing.
+const trustedLength = 64 << 10
+
 // readBody reads at most limit bytes after decompression, so that a small
 // answer cannot become a large one in memory.
 func readBody(resp *http.Response, limit int64) (body, error) {
-	read, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	var into bytes.Buffer
+	into.Grow(int(min(max(resp.ContentLength, 0), limit, trustedLength)) + bytes.MinRead)
+	_, err := into.ReadFrom(io.LimitReader(resp.Body, limit+1))
+	read := into.Bytes()
 	b := body{bytes: read, size: int64(len(read)), media: resp.Header.Get("Content-Type")}
 	if err != nil {
 		return b, fmt.Errorf("read the answer: %w", err)

@@ -29,8 +29,12 @@ func (x *exchange) do(ctx context.Context) (reply loop.ToolReply) {
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+	limited := ctx
+	if ends, ok := ctx.Deadline(); !ok || time.Until(ends) > timeout { // whoever calls mostly bounds it as well
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
 
 	// Resolve, dial and TLS all come before GotConn.
 	traced := httptrace.WithClientTrace(limited, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { x.sent.Store(true) }})

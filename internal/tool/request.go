@@ -33,11 +33,11 @@ func (r *Runner) newRequest(ctx context.Context, req Request) (*http.Request, se
 	if spec == nil {
 		return nil, nil, fmt.Errorf("tool %q has no http section, so it cannot be called", req.Spec.Name)
 	}
-	args, err := topLevel(req.Call.Args)
-	if err != nil {
-		return nil, nil, err
+	args := argsText(req.Call.Args)
+	if !isObject(args) {
+		return nil, nil, errNoObject()
 	}
-	fill := &filler{args: args, lookup: r.cfg.Secrets, secrets: secrets{}, named: map[string]bool{}}
+	fill := &filler{text: args, lookup: r.cfg.Secrets, secrets: secrets{}, named: map[string]bool{}}
 	hr, err := r.build(ctx, req, fill)
 	if err != nil {
 		if wrong, ok := errors.AsType[*argumentError](err); ok {
@@ -64,7 +64,7 @@ func (r *Runner) build(ctx context.Context, req Request, fill *filler) (*http.Re
 		return nil, err
 	}
 	before := fill.uses
-	body, contentType, err := fillBody(*spec, argsText(req.Call.Args), fill)
+	body, contentType, err := fillBody(*spec, fill.text, fill)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func fillURL(template string, fill *filler) (*url.URL, error) {
 	}
 	var missing []error
 	for name := range arguments(pieces) {
-		if isAbsent(fill.args[name]) {
+		if isAbsent(fill.args()[name]) {
 			missing = append(missing, fmt.Errorf("arguments.%s: required, but missing; it is part of the tool's URL", name))
 		}
 	}
@@ -210,7 +210,7 @@ func (f *filler) parameter(template string) ([]string, error) {
 	}
 	if len(pieces) == 1 && pieces[0].kind == argument {
 		f.named[pieces[0].text] = true
-		return parameterValues(f.args[pieces[0].text]), nil
+		return parameterValues(f.args()[pieces[0].text]), nil
 	}
 	value, absent, err := f.fill(pieces, asIs)
 	if err != nil || absent {
@@ -221,7 +221,7 @@ func (f *filler) parameter(template string) ([]string, error) {
 
 // unnamed are the arguments that no template stands for.
 func (f *filler) unnamed() map[string]json.RawMessage {
-	left := maps.Clone(f.args)
+	left := maps.Clone(f.args())
 	maps.DeleteFunc(left, func(name string, _ json.RawMessage) bool { return f.named[name] })
 	return left
 }
@@ -340,11 +340,18 @@ func argsText(args string) string {
 	return args
 }
 
+func errNoObject() error { return &argumentError{"arguments: expected a JSON object"} }
+
+// isObject reports whether a text is a JSON object and nothing else.
+func isObject(text string) bool {
+	return strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "{") && json.Valid([]byte(text))
+}
+
 // topLevel splits arguments into members, each as the model wrote it.
 func topLevel(args string) (map[string]json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(argsText(args)), &members); err != nil || members == nil {
-		return nil, &argumentError{"arguments: expected a JSON object"}
+		return nil, errNoObject()
 	}
 	return members, nil
 }

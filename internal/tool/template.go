@@ -108,11 +108,20 @@ func escapeBraces(text string) string {
 
 // filler fills the templates of one request.
 type filler struct {
-	args    map[string]json.RawMessage
+	text    string                     // of the arguments: a JSON object
+	members map[string]json.RawMessage // of it; nil: nothing has asked for one yet
 	lookup  func(name string) (value string, ok bool)
 	secrets secrets         // those that were used
 	uses    int             // how often one was
 	named   map[string]bool // arguments that a template stands for
+}
+
+// args are the arguments by name. Most tools take them whole, and never ask.
+func (f *filler) args() map[string]json.RawMessage {
+	if f.members == nil {
+		f.members, _ = topLevel(f.text) // which cannot fail
+	}
+	return f.members
 }
 
 // escaping turns an argument's text into what may stand in its place.
@@ -132,7 +141,7 @@ func (f *filler) fill(pieces []piece, escape escaping) (text string, absent bool
 			}
 		case argument:
 			f.named[p.text] = true
-			raw := f.args[p.text]
+			raw := f.args()[p.text]
 			if isAbsent(raw) {
 				absent = true
 				continue
@@ -228,7 +237,7 @@ func (f *filler) jsonString(text string) (value []byte, absent bool, err error) 
 	}
 	if len(pieces) == 1 && pieces[0].kind == argument {
 		f.named[pieces[0].text] = true
-		raw, ok := f.args[pieces[0].text]
+		raw, ok := f.args()[pieces[0].text]
 		return raw, !ok, nil
 	}
 	filled, absent, err := f.fill(pieces, asIs)

@@ -120,7 +120,7 @@ func (a *answer) events(events *provider.Events, thinking func()) error {
 			return provider.Cut("the stream ended without a finish reason")
 		case err != nil:
 			return err
-		case strings.TrimSpace(string(data)) == "[DONE]" && a.begun:
+		case string(bytes.TrimSpace(data)) == "[DONE]" && a.begun:
 			return nil
 		}
 		if err := a.chunk(data); err != nil {
