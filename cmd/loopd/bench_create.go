@@ -16,7 +16,7 @@ import (
 
 // benchScaleCommands measure what a whole loopd carries besides iterations.
 func benchScaleCommands(env Env) []*cobra.Command {
-	return []*cobra.Command{benchCreate(env), benchStart(env), benchNoisy(env), benchStreams(env), benchReaders(env), benchReplicas(env)}
+	return []*cobra.Command{benchCreate(env), benchStart(env), benchNoisy(env), benchStreams(env), benchReaders(env), benchReplicas(env), benchFlight(env), benchIdle(env)}
 }
 
 func benchCreate(env Env) *cobra.Command {

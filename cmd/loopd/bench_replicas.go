@@ -102,9 +102,13 @@ func (o *benchOptions) fleet() benchFleet {
 
 func (o *replicaOptions) fleet() benchFleet {
 	f := o.benchOptions.fleet()
-	f.cores, f.args = o.cores, []string{"--max-runs", strconv.Itoa(max(256, o.atOnce))}
+	f.cores, f.args = o.cores, append(benchNeverSheds(), "--max-runs", strconv.Itoa(max(256, o.atOnce)))
 	return f
 }
+
+// benchNeverSheds are the flags with which a replica that is saturated refuses nothing:
+// what it carries is measured, not what it sends away.
+func benchNeverSheds() []string { return []string{"--shed-pool-wait", "0", "--shed-queue-age", "0"} }
 
 // onBenchGround starts a Postgres, if none is given, and a model and tool server, and calls
 // do.
