@@ -223,7 +223,7 @@ func (r *benchChild) memory(ctx context.Context) (m flightMemory, err error) {
 		return m, err
 	}
 	m.resident = series["process_resident_memory_bytes"]
-	for range 2 {
+	for range 5 {
 		if _, err := r.get(ctx, "/debug/pprof/heap?gc=1"); err != nil {
 			return m, err
 		}

@@ -188,7 +188,7 @@ func (r *Response) open(resp *http.Response) *loop.ModelError {
 	}
 	r.source, r.headers = source, true
 	r.watch.admitted()
-	r.Reader = bufio.NewReaderSize(readerFunc(r.read), readBuffer)
+	r.Reader = bufio.NewReaderSize((*unbuffered)(r), readBuffer)
 	return nil
 }
 
@@ -277,8 +277,12 @@ func (r *Response) Fail(err error, usage loop.Usage) error {
 	return r.key.hideIn(e)
 }
 
-// read feeds the buffer and keeps the watch.
-func (r *Response) read(p []byte) (int, error) {
+// unbuffered is a Response that feeds the buffer and keeps the watch.
+type unbuffered Response
+
+// Read reads from the body.
+func (u *unbuffered) Read(p []byte) (int, error) {
+	r := (*Response)(u)
 	n, err := r.source.Read(p)
 	r.watch.saw(p[:n])
 	r.left -= int64(n)
@@ -327,8 +331,3 @@ func isTimeout(err error) bool {
 	netErr, ok := errors.AsType[net.Error](err)
 	return ok && netErr.Timeout()
 }
-
-// readerFunc makes a function an io.Reader.
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -131,9 +131,15 @@ func (c *Client) ask(ctx context.Context, req *loop.ModelRequest) (*loop.ModelAn
 		return nil, err
 	}
 	defer resp.Close()
-	a := &answer{limit: req.MaxOutputTokens}
-	a.message.emit = req.Emit
+	a := newAnswer(req)
 	return a.end(resp, a.read(resp))
+}
+
+// newAnswer is not inlined: its caller waits, and would have the answer on its stack.
+//
+//go:noinline
+func newAnswer(req *loop.ModelRequest) *answer {
+	return &answer{limit: req.MaxOutputTokens, message: message{emit: req.Emit}}
 }
 
 // send sends the request.
