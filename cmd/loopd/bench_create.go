@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,7 @@ import (
 
 // benchScaleCommands measure what a whole loopd carries besides iterations.
 func benchScaleCommands(env Env) []*cobra.Command {
-	return []*cobra.Command{benchCreate(env), benchStart(env), benchNoisy(env), benchStreams(env), benchReaders(env)}
+	return []*cobra.Command{benchCreate(env), benchStart(env), benchNoisy(env), benchStreams(env), benchReaders(env), benchReplicas(env), benchFlight(env), benchIdle(env)}
 }
 
 func benchCreate(env Env) *cobra.Command {
@@ -173,9 +174,11 @@ func (b *benchBed) measureNoise(ctx context.Context, o noisyOptions, env Env) er
 			return nil
 		})
 	}
+	began := time.Now()
 	if err := beside(ctx, noise, quiet); err != nil {
 		return err
 	}
+	slow := b.peer.slowest(8, began)
 	_, near := b.peer.take()
 	row := func(name string, starts []time.Duration) []string {
 		p50, p99 := percentiles(starts)
@@ -184,7 +187,8 @@ func (b *benchBed) measureNoise(ctx context.Context, o noisyOptions, env Env) er
 	if err := table(env.Stdout, [][]string{{"TENANT B", "RUNS", "START MS P50", "P99"}, row("alone", alone), row("beside A", near)}); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.Stdout, "A asked for %.0f/s: %d accepted, %d refused\n", asked, len(accepted.take()), len(refused.take()))
+	_, err = fmt.Fprintf(env.Stdout, "A asked for %.0f/s: %d accepted, %d refused. B's slowest starts beside A, and when they were asked for: %s\n",
+		asked, len(accepted.take()), len(refused.take()), strings.Join(slow, ", "))
 	return err
 }
 

@@ -65,8 +65,7 @@ func (o *benchOptions) measure(ctx context.Context, set benchSetting, server str
 	}
 	defer meter.close(ctx)
 	b := &benchClient{o: *o, set: set, peer: peer, runs: loopdv1.NewRunServiceClient(conn), agent: agent.GetName(), meter: meter}
-	warmUp := max(warmUpRuns, warmUpIterations/set.iterations)
-	if _, err := b.load(ctx, min(warmUpConcurrency, slices.Max(o.concurrency)), warmUp, 0); err != nil {
+	if err := b.warmUp(ctx, slices.Max(o.concurrency), 1); err != nil {
 		return nil, err
 	}
 	kinds := []func(context.Context, int) (benchCell, error){b.row}
@@ -97,6 +96,13 @@ func (o *benchOptions) measure(ctx context.Context, set benchSetting, server str
 		rows[i] = benchMedians(repeated)
 	}
 	return rows, nil
+}
+
+// warmUp puts on the load that each of so many replicas needs before it is measured.
+func (b *benchClient) warmUp(ctx context.Context, concurrency, replicas int) error {
+	runs := max(warmUpRuns, warmUpIterations/b.set.iterations)
+	_, err := b.load(ctx, min(warmUpConcurrency, concurrency), runs*replicas, 0)
+	return err
 }
 
 // row measures once at one concurrency.

@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +35,7 @@ type benchPeer struct {
 	runs   map[string]*benchRun
 	gaps   []time.Duration // between two model calls of one run, without the model's latency
 	starts []time.Duration // from before a run's create to its first model call
+	from   []time.Time     // when each of these runs was about to be created
 }
 
 // benchRun is what the peer knows of one run.
@@ -68,8 +71,25 @@ func (p *benchPeer) take() (gaps, starts []time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	gaps, starts = p.gaps, p.starts
-	p.gaps, p.starts, p.runs = nil, nil, map[string]*benchRun{}
+	p.gaps, p.starts, p.from, p.runs = nil, nil, nil, map[string]*benchRun{}
 	return gaps, starts
+}
+
+// slowest are the longest starts since they were last taken: how long, and when each was
+// asked for, counted from a time.
+func (p *benchPeer) slowest(n int, since time.Time) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	order := make([]int, len(p.starts))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(p.starts[b], p.starts[a]) })
+	var all []string
+	for _, i := range order[:min(n, len(order))] {
+		all = append(all, fmt.Sprintf("%d ms at %.1f s", p.starts[i].Milliseconds(), p.from[i].Sub(since).Seconds()))
+	}
+	return all
 }
 
 // called notes a model call of a run.
@@ -82,7 +102,7 @@ func (p *benchPeer) called(id string, at time.Time) {
 		r = &benchRun{}
 		p.runs[id] = r
 	case r.called.IsZero():
-		p.starts = append(p.starts, at.Sub(r.created))
+		p.starts, p.from = append(p.starts, at.Sub(r.created)), append(p.from, r.created)
 	default:
 		p.gaps = append(p.gaps, at.Sub(r.called)-p.latency)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // childEnv turns this test binary into loopd: so the tests can kill real processes.
-const childEnv = "LOOPD_TEST_CHILD"
+const childEnv = childVariable
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) == "" {

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/loopd/loopd/internal/label"
+	"github.com/loopd/loopd/internal/loop"
 )
 
 // metrics counts what the journal says, at the moment it is committed, so that
@@ -16,6 +17,7 @@ import (
 // word of the model's, and a tenant only if the operator listed it.
 type metrics struct {
 	labels *label.Set
+	guards []loop.GuardInfo // all there are
 
 	finished    *prometheus.CounterVec
 	ofTenant    *prometheus.CounterVec
@@ -73,7 +75,7 @@ func newMetrics(reg prometheus.Registerer, labels *label.Set) *metrics {
 		labels = label.NewSet(nil, nil)
 	}
 	f := factory{promauto.With(reg)}
-	m := &metrics{labels: labels, active: newActive()}
+	m := &metrics{labels: labels, guards: loop.Guards(), active: newActive()}
 	m.ofRuns(f)
 	m.ofMoney(f)
 	m.ofModels(f)

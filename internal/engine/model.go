@@ -21,32 +21,65 @@ type modelResult struct {
 	err    error
 }
 
-// callModel sends the request, at most once, and records what came back.
-func (o *owner) callModel(ctx context.Context, a loop.CallModel) error {
-	began := time.Now()
-	callCtx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	bounded, stop := context.WithDeadline(callCtx, earlier(a.Deadline, began.Add(o.e.cfg.ModelTimeout)))
-	defer stop()
-	traced, span := o.spans.chat(bounded, a)
+// modelCall is a request on its way. Its owner waits with it and with little else on the
+// stack: a stack is four times what lies on it, and thousands of owners wait at once.
+type modelCall struct {
+	began   time.Time
+	bounded context.Context //nolint:containedctx // the call's own: it ends with the call
+	cancel  context.CancelCauseFunc
+	stop    context.CancelFunc
+	span    span
+	request loop.ModelRequest
+	results chan *modelResult
+}
 
-	request, refusal := o.prepare(a), o.place.refusal()
-	request.Emit = o.e.metrics.timeFirst(a.Started.Model, began, o.listen(a, cancel))
-	results := make(chan modelResult, 1)
-	fork(o.e.sup, results, func() modelResult { return o.generate(traced, request, refusal) }, func(p any) modelResult {
-		return modelResult{err: &loop.ModelError{Class: loop.ErrorInternal, Message: fmt.Sprintf("the provider's adapter panicked: %v", p)}}
+// end gives up what the call still holds.
+func (c *modelCall) end() {
+	c.stop()
+	c.cancel(nil)
+}
+
+// callModel sends the request, at most once, and records what came back.
+func (o *owner) callModel(ctx context.Context, a *loop.CallModel) error {
+	call := o.send(ctx, a)
+	defer call.end()
+	return o.recordModel(ctx, a, call, o.awaitModel(ctx, call))
+}
+
+// send starts the request in a goroutine of its own.
+func (o *owner) send(ctx context.Context, a *loop.CallModel) *modelCall {
+	c := &modelCall{began: time.Now(), results: make(chan *modelResult, 1)}
+	callCtx, cancel := context.WithCancelCause(ctx)
+	c.cancel = cancel
+	c.bounded, c.stop = context.WithDeadline(callCtx, earlier(a.Deadline, c.began.Add(o.e.cfg.ModelTimeout)))
+	traced, span := o.spans.chat(c.bounded, *a)
+	c.span = span
+
+	refusal := o.place.refusal()
+	c.request = o.prepare(*a)
+	c.request.Emit = o.e.metrics.timeFirst(a.Started.Model, c.began, o.listen(*a, cancel))
+	fork(o.e.sup, c.results, func() *modelResult { return o.generate(traced, &c.request, refusal) }, func(p any) *modelResult {
+		return &modelResult{err: &loop.ModelError{Class: loop.ErrorInternal, Message: fmt.Sprintf("the provider's adapter panicked: %v", p)}}
 	})
-	var r modelResult
-	for waiting := true; waiting; {
+	return c
+}
+
+// awaitModel waits for what the request brings. A cancel of the run ends it.
+func (o *owner) awaitModel(ctx context.Context, c *modelCall) *modelResult {
+	for {
 		select {
-		case r = <-results:
-			waiting = false
+		case r := <-c.results:
+			return r
 		case <-o.poked:
-			o.watchCancel(ctx, cancel)
+			o.watchCancel(ctx, c.cancel)
 		}
 	}
-	record := o.settle(bounded, a, r, time.Since(began))
-	span.endModel(request, record)
+}
+
+// recordModel folds what the request brought.
+func (o *owner) recordModel(ctx context.Context, a *loop.CallModel, c *modelCall, r *modelResult) error {
+	record := o.settle(c.bounded, *a, *r, time.Since(c.began))
+	c.span.endModel(c.request, record)
 	if err := o.hold(ctx, batch{bodies: []loop.Body{record}}); err != nil {
 		return err
 	}
@@ -90,16 +123,17 @@ func (o *owner) prepare(a loop.CallModel) loop.ModelRequest {
 	return req
 }
 
-func (o *owner) generate(ctx context.Context, req loop.ModelRequest, refusal *loop.ModelError) modelResult {
+func (o *owner) generate(ctx context.Context, req *loop.ModelRequest, refusal *loop.ModelError) *modelResult {
 	model, ok := o.e.cfg.Models[req.Provider]
 	if !ok {
-		return modelResult{err: &loop.ModelError{Class: loop.ErrorRequest, Message: fmt.Sprintf("this worker has no provider %q configured", req.Provider)}}
+		return &modelResult{err: &loop.ModelError{Class: loop.ErrorRequest, Message: fmt.Sprintf("this worker has no provider %q configured", req.Provider)}}
 	}
 	if refusal != nil {
-		return modelResult{err: refusal}
+		return &modelResult{err: refusal}
 	}
-	answer, err := model.Generate(ctx, req)
-	return modelResult{answer, err}
+	var r modelResult
+	r.answer, r.err = model.Generate(ctx, *req)
+	return &r
 }
 
 // answered is the record of an answer. The calls in it get loopd's own ids, and

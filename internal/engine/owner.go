@@ -53,14 +53,9 @@ func (o *owner) poke() {
 // drive takes the run as far as it goes under this lease: to its end, to a wait,
 // or to the drain. It is the loop that the design describes.
 func (o *owner) drive(ctx context.Context) error {
-	if err := o.load(ctx); err != nil {
+	if err := o.takeOver(ctx); err != nil {
 		return err
 	}
-	o.log = o.log.With("tenant", o.lease.Run.Tenant, "agent", o.state.Spec().Agent, "trace_id", traceID(o.lease.Run, o.state.Spec().Traceparent).String())
-	if err := o.begin(ctx); err != nil {
-		return err
-	}
-	o.spans = o.e.startSpans(ctx, o.state)
 	defer func() { o.spans.end(o.state) }()
 	defer o.place.leave(traffic.End{})
 	for {
@@ -69,7 +64,7 @@ func (o *owner) drive(ctx context.Context) error {
 		}
 		next := o.state.Next(o.clock.now())
 		if _, waits := next.(loop.Suspend); o.isDraining() && !waits {
-			return o.commit(ctx, batch{bodies: []loop.Body{loop.Suspended{Reason: loop.WaitDrain}}, release: true})
+			return o.handBack(ctx)
 		}
 		released, err := o.perform(ctx, next)
 		if errors.Is(err, loop.ErrSignalled) { // nothing was written, so nothing was released
@@ -79,6 +74,25 @@ func (o *owner) drive(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// takeOver reads the run and takes it over. This and handBack are no part of drive for
+// their size: drive lies on the stack of all who wait for a model.
+func (o *owner) takeOver(ctx context.Context) error {
+	if err := o.load(ctx); err != nil {
+		return err
+	}
+	o.log = o.log.With("tenant", o.lease.Run.Tenant, "agent", o.state.Spec().Agent, "trace_id", traceID(o.lease.Run, o.state.Spec().Traceparent).String())
+	if err := o.begin(ctx); err != nil {
+		return err
+	}
+	o.spans = o.e.startSpans(ctx, o.state)
+	return nil
+}
+
+// handBack gives the run to another worker, as this one ends.
+func (o *owner) handBack(ctx context.Context) error {
+	return o.commit(ctx, batch{bodies: []loop.Body{loop.Suspended{Reason: loop.WaitDrain}}, release: true})
 }
 
 // begin takes the run over in its journal. Whether the workers that went silent on it

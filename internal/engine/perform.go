@@ -19,9 +19,28 @@ const countTimeout = 10 * time.Second
 // perform makes the action's intent durable, does the one thing, and records
 // what came of it. It reports whether the lease has been given back.
 func (o *owner) perform(ctx context.Context, action loop.Action) (released bool, err error) {
-	switch a := action.(type) {
-	case loop.CallModel:
+	if a := modelCallOf(action); a != nil {
 		return o.performModel(ctx, a)
+	}
+	return o.performOther(ctx, action)
+}
+
+// modelCallOf is the action if it is a model call, else nil. It and performOther are
+// functions of their own, whatever the compiler thinks, for their size: they would lie on
+// the stack of everybody who waits for a model.
+//
+//go:noinline
+func modelCallOf(action loop.Action) *loop.CallModel {
+	a, ok := action.(loop.CallModel)
+	if !ok {
+		return nil
+	}
+	return &a
+}
+
+// performOther performs what is no model call.
+func (o *owner) performOther(ctx context.Context, action loop.Action) (released bool, err error) {
+	switch a := action.(type) {
 	case loop.CallTools:
 		if err := o.commitIntent(ctx, a); err != nil {
 			return false, err
@@ -54,23 +73,29 @@ func (o *owner) perform(ctx context.Context, action loop.Action) (released bool,
 	return false, fmt.Errorf("engine does not know the action %T", action)
 }
 
-// performModel waits for the model call's turn, draws the money for it and makes it.
-func (o *owner) performModel(ctx context.Context, a loop.CallModel) (released bool, err error) {
-	if o.holdsAnswer() { // a draw counts what the last model call gave back
-		if err := o.flush(ctx); err != nil {
-			return false, err
-		}
-	}
-	if ready, released, err := o.awaitShare(ctx, a); !ready || err != nil {
+// performModel makes a model call once it may be made.
+func (o *owner) performModel(ctx context.Context, a *loop.CallModel) (released bool, err error) {
+	if ready, released, err := o.readyModel(ctx, a); !ready || err != nil {
 		return released, err
 	}
-	if drawn, err := o.draw(ctx, a); !drawn || err != nil {
-		return false, err
-	}
-	if err := o.commitIntent(ctx, a); err != nil {
-		return false, err
-	}
 	return false, o.callModel(ctx, a)
+}
+
+// readyModel waits for the model call's turn, draws the money for it and commits its
+// intent.
+func (o *owner) readyModel(ctx context.Context, a *loop.CallModel) (ready, released bool, err error) {
+	if o.holdsAnswer() { // a draw counts what the last model call gave back
+		if err := o.flush(ctx); err != nil {
+			return false, false, err
+		}
+	}
+	if ready, released, err := o.awaitShare(ctx, *a); !ready || err != nil {
+		return false, released, err
+	}
+	if drawn, err := o.draw(ctx, *a); !drawn || err != nil {
+		return false, false, err
+	}
+	return true, false, o.commitIntent(ctx, *a)
 }
 
 // countInput asks the provider's counting endpoint, once. No answer is an answer.

@@ -15,7 +15,6 @@ import (
 // touches it.
 type tally struct {
 	m     *metrics
-	all   []loop.GuardInfo
 	since time.Time         // up to which the run's time is accounted for
 	phase string            // what it has been doing since
 	which prometheus.Labels // leads to the run; see exemplar
@@ -25,7 +24,7 @@ type tally struct {
 }
 
 func newTally(m *metrics) *tally {
-	return &tally{m: m, all: loop.Guards(), asked: map[loop.Phase]bool{}, spoke: map[string]bool{}}
+	return &tally{m: m, asked: map[loop.Phase]bool{}, spoke: map[string]bool{}}
 }
 
 // begin takes up the run where its journal ends. A state that is read once more
@@ -92,7 +91,7 @@ func (t *tally) judge(body loop.Body) {
 
 // pass counts those that were asked and said nothing.
 func (t *tally) pass() {
-	for _, g := range t.all {
+	for _, g := range t.m.guards {
 		if t.asked[g.Phase] && !t.spoke[g.Name] {
 			t.m.evaluations.WithLabelValues(g.Name, "pass").Inc()
 		}

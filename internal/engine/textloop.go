@@ -25,14 +25,18 @@ func (t *textLoopError) Error() string {
 func (o *owner) listen(a loop.CallModel, cancel context.CancelCauseFunc) func(loop.Delta) {
 	emit := func(loop.Delta) {}
 	if sink := o.e.cfg.Deltas; sink != nil && !a.Beside() {
-		emit = func(d loop.Delta) { sink.Emit(o.lease.Run, a.Started.Call, d) }
+		call := a.Started.Call
+		emit = func(d loop.Delta) { sink.Emit(o.lease.Run, call, d) }
 	}
 	if !o.state.HearsTextLoops() {
 		return emit
 	}
-	heard := map[loop.PartKind]*loop.Chant{loop.PartText: {}, loop.PartReasoning: {}}
+	var heard map[loop.PartKind]*loop.Chant // made when there is something to hear: most of a call is silence
 	return func(d loop.Delta) {
 		emit(d)
+		if heard == nil {
+			heard = map[loop.PartKind]*loop.Chant{loop.PartText: {}, loop.PartReasoning: {}}
+		}
 		if chant := heard[d.Kind]; chant != nil && chant.Add(d.Text) {
 			cancel(&textLoopError{d.Kind, chant.Words()})
 		}

@@ -82,7 +82,7 @@ func makeEventColumns(p *db.AppendEventsParams, rows int) {
 func makeCallColumns(p *db.AppendEventsParams, rows int) {
 	columns(rows, &p.CallOrdinals, &p.CallIterations, &p.CallAttempts)
 	columns(rows, &p.CallCuts)
-	columns(rows, &p.CallBytes)
+	columns(rows, &p.CallBytes, &p.CallResultSeqs)
 	columns(rows, &p.CallStarted, &p.CallFinished, &p.CallUntils, &p.CallAskedAt, &p.CallDecidedAt)
 	columns(rows, &p.CallIds, &p.CallTools, &p.Calls, &p.CallHashes, &p.CallEffects, &p.CallStates, &p.CallOutcomes, &p.CallKeys,
 		&p.CallResults, &p.CallChildren, &p.CallOwed, &p.CallAsked, &p.CallDecidedBy, &p.CallDecisions, &p.CallEdited)

@@ -37,6 +37,10 @@ const (
 	thinkFactor    = 5 // a ThinkTimeout in FirstByteTimeouts
 	connectTimeout = 5 * time.Second
 	maxErrorBytes  = 64 << 10
+
+	// readBuffer is what an answer is read through. The connection below has 4 KiB of its
+	// own, and thousands of answers wait at once.
+	readBuffer = 1 << 10
 )
 
 // Transport sends single requests. It never repeats one and follows no
@@ -118,19 +122,23 @@ func newRoundTripper() http.RoundTripper {
 func (t Transport) Post(parent context.Context, address string, header http.Header, body []byte) (*Response, error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	var connected atomic.Bool
+	sending := &payload{Reader: bytes.NewReader(body)}
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+		GotConn:      func(httptrace.GotConnInfo) { connected.Store(true) },
+		WroteRequest: sending.wrote,
 	})
-	req, err := http.NewRequestWithContext(traced, http.MethodPost, address, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(traced, http.MethodPost, address, sending.Reader)
 	if err != nil {
 		cancel(nil)
 		return nil, &loop.ModelError{Class: loop.ErrorInternal, Message: "build request: " + err.Error()}
 	}
+	sending.keep(req, body)
 	req.Header = header
 	propagation.TraceContext{}.Inject(parent, propagation.HeaderCarrier(header))
 	r := &Response{parent: parent, ctx: ctx, cancel: cancel, key: t.Key, left: t.MaxResponseBytes, watch: t.watch(cancel)}
 
 	resp, err := t.Client.Do(req) //nolint:bodyclose // the Response closes it
+	sending.forget()
 	if err != nil {
 		defer r.Close()
 		return nil, t.Key.hideIn(r.failure(err, connected.Load()))
@@ -180,7 +188,7 @@ func (r *Response) open(resp *http.Response) *loop.ModelError {
 	}
 	r.source, r.headers = source, true
 	r.watch.admitted()
-	r.Reader = bufio.NewReader(readerFunc(r.read))
+	r.Reader = bufio.NewReaderSize((*unbuffered)(r), readBuffer)
 	return nil
 }
 
@@ -269,8 +277,12 @@ func (r *Response) Fail(err error, usage loop.Usage) error {
 	return r.key.hideIn(e)
 }
 
-// read feeds the buffer and keeps the watch.
-func (r *Response) read(p []byte) (int, error) {
+// unbuffered is a Response that feeds the buffer and keeps the watch.
+type unbuffered Response
+
+// Read reads from the body.
+func (u *unbuffered) Read(p []byte) (int, error) {
+	r := (*Response)(u)
 	n, err := r.source.Read(p)
 	r.watch.saw(p[:n])
 	r.left -= int64(n)
@@ -319,8 +331,3 @@ func isTimeout(err error) bool {
 	netErr, ok := errors.AsType[net.Error](err)
 	return ok && netErr.Timeout()
 }
-
-// readerFunc makes a function an io.Reader.
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -32,9 +32,11 @@ func (r *runService) CreateRun(ctx context.Context, req *loopdv1.CreateRunReques
 	if err != nil {
 		return nil, err
 	}
-	if err := r.s.admitTenant(ctx); err != nil {
+	leave, err := r.s.standInLine(ctx)
+	if err != nil {
 		return nil, err
 	}
+	defer leave()
 	spec, err := r.spec(ctx, req, idem)
 	if err != nil {
 		return nil, err

@@ -63,6 +63,7 @@ type gate struct {
 
 	mu     sync.Mutex
 	queues map[string]tenantQueue
+	lines  map[string]chan struct{} // by tenant: what is in one is being made
 }
 
 // tenantQueue is the length of a tenant's queue at a time.
@@ -81,7 +82,7 @@ func newGate(limits Shed, shed *prometheus.CounterVec) *gate {
 	for _, label := range [][2]string{{shedCreate, shedQueueAge}, {shedCreate, shedPoolWait}, {shedCreate, shedTenantQueue}, {shedRead, shedPoolWait}} {
 		shed.WithLabelValues(label[0], label[1]) // a rate needs the zero before the first
 	}
-	return &gate{limits: limits, calls: sheddable(), shed: shed, queues: make(map[string]tenantQueue)}
+	return &gate{limits: limits, calls: sheddable(), shed: shed, queues: make(map[string]tenantQueue), lines: make(map[string]chan struct{})}
 }
 
 // sheddable are the methods that may be refused: those that only read, which REST calls
@@ -137,16 +138,19 @@ func (g *gate) refuse(call, why string, retry time.Duration, detail string) erro
 	return r
 }
 
-// admitTenant refuses a run of a tenant that has too many waiting. It asks the database
-// a few times a second only, so that a refusal costs next to nothing. A request that was
-// answered before is refused as well, and brings the same answer later.
-func (s *Server) admitTenant(ctx context.Context) error {
+// admitTenant refuses a run of a tenant that has too many waiting, and counts it as one of
+// them if there is room. It asks the database a few times a second only, so that a refusal
+// costs next to nothing. A request that was answered before is refused as well, and brings
+// the same answer later.
+func (s *Server) admitTenant(ctx context.Context) error { return s.tenantRoom(ctx, true) }
+
+// tenantRoom refuses a run of a tenant that has too many waiting; enters counts it.
+func (s *Server) tenantRoom(ctx context.Context, enters bool) error {
 	most := s.gate.limits.TenantQueue
 	if most <= 0 {
 		return nil
 	}
-	who := tenant(ctx)
-	waiting, err := s.gate.queue(ctx, s.store, who)
+	waiting, err := s.gate.queue(ctx, s.store, tenant(ctx), enters)
 	if err != nil || waiting < most {
 		return err
 	}
@@ -157,13 +161,17 @@ func (s *Server) admitTenant(ctx context.Context) error {
 	return r
 }
 
-// queue is how many runs of a tenant wait, up to the limit; a little ago at most.
-func (g *gate) queue(ctx context.Context, store *postgres.Store, who string) (int, error) {
+// queue is how many runs of a tenant wait, up to the limit: as many as the database said
+// a little ago at most, and those that came since. enters adds one, if there is room.
+func (g *gate) queue(ctx context.Context, store *postgres.Store, who string, enters bool) (int, error) {
 	g.mu.Lock()
 	known := g.queues[who]
 	fresh := time.Since(known.at) < tenantQueueAge
 	if !fresh {
 		g.queues[who] = tenantQueue{runs: known.runs, at: time.Now()} // one asks, the others believe the last answer
+	}
+	if fresh && enters && known.runs < g.limits.TenantQueue {
+		g.queues[who] = tenantQueue{runs: known.runs + 1, at: known.at}
 	}
 	g.mu.Unlock()
 	if fresh {
@@ -176,6 +184,9 @@ func (g *gate) queue(ctx context.Context, store *postgres.Store, who string) (in
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.queues[who] = tenantQueue{runs: runs, at: time.Now()}
+	if enters && runs < g.limits.TenantQueue {
+		g.queues[who] = tenantQueue{runs: runs + 1, at: time.Now()}
+	}
 	return runs, nil
 }
 

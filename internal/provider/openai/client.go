@@ -113,31 +113,59 @@ func New(c Config) *Client {
 
 // Generate performs exactly one request. Every error is a *loop.ModelError; what
 // a cut answer had reported of its usage is in it.
+//
+// It is four functions for the sake of its stack: the wait is in ask, below which no
+// request, answer or body lies.
 func (c *Client) Generate(ctx context.Context, req loop.ModelRequest) (loop.ModelAnswer, error) {
-	body, err := c.profile.encode(req)
+	out, err := c.ask(ctx, &req)
 	if err != nil {
-		return loop.ModelAnswer{}, unsent(err)
+		return loop.ModelAnswer{}, err
+	}
+	return *out, nil
+}
+
+// ask sends the request and reads the answer.
+func (c *Client) ask(ctx context.Context, req *loop.ModelRequest) (*loop.ModelAnswer, error) {
+	resp, err := c.send(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Close()
+	a := newAnswer(req)
+	return a.end(resp, a.read(resp))
+}
+
+// newAnswer is not inlined: its caller waits, and would have the answer on its stack.
+//
+//go:noinline
+func newAnswer(req *loop.ModelRequest) *answer {
+	return &answer{limit: req.MaxOutputTokens, message: message{emit: req.Emit}}
+}
+
+// send sends the request.
+func (c *Client) send(ctx context.Context, req *loop.ModelRequest) (*provider.Response, error) {
+	body, err := c.profile.encode(*req)
+	if err != nil {
+		return nil, unsent(err)
 	}
 	header := c.header.Clone()
 	if c.profile.CacheKeyHeader != "" && req.CacheKey != "" {
 		header.Set(c.profile.CacheKeyHeader, req.CacheKey)
 	}
-	resp, err := c.transport.For(req).Post(ctx, c.address, header, body)
+	return c.transport.For(*req).Post(ctx, c.address, header, body)
+}
+
+// end is what was read, unless reading it ended in err.
+func (a *answer) end(resp *provider.Response, err error) (*loop.ModelAnswer, error) {
 	if err != nil {
-		return loop.ModelAnswer{}, err
-	}
-	defer resp.Close()
-	a := &answer{limit: req.MaxOutputTokens}
-	a.message.emit = req.Emit
-	if err := a.read(resp); err != nil {
-		return loop.ModelAnswer{}, resp.Fail(err, a.usage.loop())
+		return nil, resp.Fail(err, a.usage.loop())
 	}
 	out, err := a.result()
 	if err != nil {
-		return loop.ModelAnswer{}, resp.Fail(err, a.usage.loop())
+		return nil, resp.Fail(err, a.usage.loop())
 	}
 	out.Rate = resp.Rate
-	return out, nil
+	return &out, nil
 }
 
 // unsent is the error for a request that could not be built: the run's own

@@ -1,0 +1,6 @@
+package main
+
+import "syscall"
+
+// dieWithParent makes the kernel kill the child when the thread that forks it ends.
+func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
