@@ -48,7 +48,7 @@ func firstEnding(events []loop.Event) *loop.Tripped {
 	for _, e := range events {
 		t, ok := e.Body.(loop.Tripped)
 		waits := t.Reason == loop.AccountBudget && t.Verdict == loop.VerdictPause // and then goes on
-		if ok && t.Verdict != loop.VerdictNudge && !waits && t.Purpose == "" { // of a judge or a summary no guard is asked again
+		if ok && t.Verdict != loop.VerdictNudge && !waits && t.Purpose == "" {    // of a judge or a summary no guard is asked again
 			return &t
 		}
 	}
