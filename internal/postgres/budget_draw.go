@@ -123,6 +123,11 @@ func enough(open db.GetOpenChunksRow, windows []drawWindow, need loop.USD) bool 
 // drawAt draws in one transaction. All that it asks under the accounts' locks is asked at
 // once, and all that it writes goes with the commit: others wait for these locks.
 func (s *Store) drawAt(ctx context.Context, lease loop.Lease, windows []drawWindow, need loop.USD) (refused *loop.AccountRefused, err error) {
+	give, err := s.draws.take(ctx, lease.Run.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
 	ids, starts := columnsOf(windows)
 	var warned []int16
 	err = s.inPipeline(ctx, func(q *db.Queries) error {

@@ -104,7 +104,7 @@ func TestClaimsAreFoundByIndexes(t *testing.T) {
 	s := openURL(t, Config{URL: openStore(t).direct, MaxConns: 1})
 	fill(t, s)
 	claimFairly(t, s, loop.Room{Free: 1})
-	plan := planOf(t, s, "ClaimRuns", []string{"w1", "c1", "66", "{t1}", "{3}", "0", "1"})
+	plan := planOf(t, s, "ClaimRuns", []string{"w1", "c1", "{t2}", "{01900000-0000-7000-8000-000000000001}", "66", "{t1}", "{3}", "0", "1"})
 	for _, index := range []string{"runs_claim", "runs_claim_fair"} {
 		if !strings.Contains(plan, " "+index+" ") {
 			t.Errorf("the plan does not use %s", index)

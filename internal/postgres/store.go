@@ -67,6 +67,7 @@ type Store struct {
 	creates *creates
 	claims  claims
 	budgets budgetLists
+	draws   turns
 	log     *slog.Logger
 	metrics *metrics
 

@@ -15,7 +15,7 @@ func (s *Server) AdminHandler(gatherer prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", s.serveAlive)
-	mux.HandleFunc("GET /readyz", s.serveReady)
+	mux.Handle("GET /readyz", http.TimeoutHandler(http.HandlerFunc(s.serveReady), readyTimeout+readyGrace, tooLate))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

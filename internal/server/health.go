@@ -11,9 +11,16 @@ import (
 	"github.com/loopd/loopd/internal/postgres"
 )
 
-// readyTimeout bounds the question whether Postgres answers; probes usually wait
-// for one second or a few.
-const readyTimeout = 2 * time.Second
+const (
+	// readyTimeout bounds the question whether Postgres answers; probes usually wait
+	// for one second or a few.
+	readyTimeout = 2 * time.Second
+	// readyGrace is for saying so. A statement that hangs is left to itself then: it ends
+	// later, so that its connection is kept.
+	readyGrace = 250 * time.Millisecond
+	// tooLate is the answer while a statement hangs.
+	tooLate = "not ready: database: it does not answer in time\n"
+)
 
 // Condition is one thing that decides, or only shows, how well this process can work.
 type Condition struct {

@@ -51,6 +51,10 @@ func problemOf(st *status.Status) problem {
 		p.Status = runtime.HTTPStatusFromCode(st.Code())
 		p.Retryable = st.Code() == codes.Unavailable
 	}
+	if st.Code() == codes.DeadlineExceeded {
+		p.Title, p.Retryable = "no answer within the time that the request gave", true
+		p.Detail = "loopd did not answer within the request's Grpc-Timeout; whether it has changed anything is not known: give it longer, and repeat a change with the same Idempotency-Key"
+	}
 	for _, detail := range st.Details() {
 		switch d := detail.(type) {
 		case *errdetails.ErrorInfo:
