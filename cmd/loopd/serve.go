@@ -206,7 +206,7 @@ func (d *daemon) run(ctx context.Context, ready func(context.Context) error) err
 }
 
 // heapFloorSize is less than a busy daemon holds.
-const heapFloorSize = 64 << 20
+const heapFloorSize = 128 << 20
 
 // heapFloor is memory that is reserved and never touched, so that it costs none. The
 // collector runs when the heap has doubled: with a small one that is many times a second,
