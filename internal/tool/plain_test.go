@@ -50,7 +50,7 @@ func drawJSON(t *rapid.T) any {
 	return rapid.String().Draw(t, "string")
 }
 
-func sameAsSlowly(t interface{ Errorf(string, ...any) }, text string) {
+func sameAsSlowly(t rapid.TB, text string) {
 	got, err := decode("arguments", text)
 	want, slowErr := decodeSlowly("arguments", text)
 	if text != strings.ToValidUTF8(text, "") { // decode alone looks for that
