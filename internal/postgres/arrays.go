@@ -13,12 +13,12 @@ import (
 // encodeArrays has a connection write arrays without allocations for each element, of
 // which a group of appends has thousands. It writes what pgx writes itself.
 func encodeArrays(conn *pgx.Conn) {
-	types := conn.TypeMap()
-	replace(types, pgtype.TextArrayOID, elements[string]{pgtype.TextOID, textSize, appendText})
-	replace(types, pgtype.TimestamptzArrayOID, elements[time.Time]{pgtype.TimestamptzOID, fixed[time.Time](8), appendTime})
-	replace(types, pgtype.Int8ArrayOID, elements[int64]{pgtype.Int8OID, fixed[int64](8), appendInt64})
-	replace(types, pgtype.Int4ArrayOID, elements[int32]{pgtype.Int4OID, fixed[int32](4), appendInt32})
-	replace(types, pgtype.BoolArrayOID, elements[bool]{pgtype.BoolOID, fixed[bool](1), appendBool})
+	types, room := conn.TypeMap(), &memory{}
+	replace(types, pgtype.TextArrayOID, elements[string]{room, pgtype.TextOID, textSize, appendText})
+	replace(types, pgtype.TimestamptzArrayOID, elements[time.Time]{room, pgtype.TimestamptzOID, fixed[time.Time](8), appendTime})
+	replace(types, pgtype.Int8ArrayOID, elements[int64]{room, pgtype.Int8OID, fixed[int64](8), appendInt64})
+	replace(types, pgtype.Int4ArrayOID, elements[int32]{room, pgtype.Int4OID, fixed[int32](4), appendInt32})
+	replace(types, pgtype.BoolArrayOID, elements[bool]{room, pgtype.BoolOID, fixed[bool](1), appendBool})
 }
 
 func replace[T any](types *pgtype.Map, oid uint32, plan elements[T]) {
@@ -43,6 +43,7 @@ func (c arrayCodec[T]) PlanEncode(m *pgtype.Map, oid uint32, format int16, value
 
 // elements is how arrays of one type are written.
 type elements[T any] struct {
+	*memory
 	oid  uint32      // of an element's type
 	size func(T) int // of an element, in bytes
 	add  func(buf []byte, element T) []byte
@@ -65,11 +66,34 @@ func (e elements[T]) Encode(value any, buf []byte) ([]byte, error) {
 	for _, element := range array {
 		size += elementHeader + e.size(element)
 	}
-	buf = appendUint32s(slices.Grow(buf, size), 1, 0, e.oid, length(len(array)), 1)
+	buf = appendUint32s(e.grow(buf, size), 1, 0, e.oid, length(len(array)), 1)
 	for _, element := range array {
 		buf = e.add(binary.BigEndian.AppendUint32(buf, length(e.size(element))), element)
 	}
 	return buf, nil
+}
+
+// memory is where a connection keeps the parameters that it is about to send. pgx throws
+// them away after each statement, and to grow anew to the half a megabyte of a group,
+// step by step, took a sixth of all that was allocated.
+type memory struct{ kept []byte }
+
+// mostKept bounds what a connection keeps: more than the parameters of a usual group.
+const mostKept = 2 << 20
+
+// grow returns buf with room for so many bytes. buf holds all parameters of a statement so
+// far, also when it is in the memory already: whatever is written over is what stood there.
+func (m *memory) grow(buf []byte, more int) []byte {
+	size := len(buf) + more
+	switch {
+	case size <= cap(buf):
+		return buf
+	case size > mostKept:
+		return slices.Grow(buf, more)
+	case size > cap(m.kept):
+		m.kept = make([]byte, 0, min(2*size, mostKept))
+	}
+	return append(m.kept[:0], buf...)
 }
 
 func appendUint32s(buf []byte, values ...uint32) []byte {

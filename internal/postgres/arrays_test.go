@@ -61,6 +61,34 @@ func encodesAsUsual[T comparable](t *testing.T, conn *pgx.Conn, name string, oid
 	}
 }
 
+// One statement after another, of all sizes: none finds another's bytes in the memory.
+func TestParametersAreKeptApart(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	conn, err := s.appends.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	long := strings.Repeat("\u00e4", mostKept/4)
+	for _, size := range []int{1, 300, 5, 40_000, 2, len(long), 300_000, 1} {
+		texts := []string{"first", long[:size/2*2], "last"}
+		numbers, between := make([]int64, size%1000+1), long[:size/3*2]
+		numbers[0] = int64(size)
+		var gotTexts, again []string
+		var gotNumbers []int64
+		var gotBetween string
+		err := conn.QueryRow(t.Context(), "SELECT $1::text[], $2::text, $3::bigint[], $4::text[]", texts, between, numbers, texts).
+			Scan(&gotTexts, &gotBetween, &gotNumbers, &again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(gotTexts, texts) || !slices.Equal(again, texts) || !slices.Equal(gotNumbers, numbers) || gotBetween != between {
+			t.Errorf("parameters of %d bytes are not what was sent", size)
+		}
+	}
+}
+
 // Times finer than a microsecond are cut as pgx cuts them, also before 1970.
 func TestTimesAreCutAsUsual(t *testing.T) {
 	t.Parallel()

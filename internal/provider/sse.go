@@ -50,7 +50,7 @@ func (e *Events) Next() ([]byte, error) {
 			if !utf8.Valid(data) { // else there is nothing to copy
 				data = bytes.ToValidUTF8(data, []byte("\uFFFD"))
 			}
-			return data, nil //nolint:nilerr // the last event is whole; the next read says that it was the last
+			return data, nil // the last event is whole; the next read says that it was the last
 		case err != nil:
 			return nil, io.EOF
 		}

@@ -95,14 +95,15 @@ func (s *Server) room(ctx context.Context, budgets []postgres.Budget, spec *loop
 			binding = append(binding, b)
 		}
 	}
-	if binding == nil {
-		return nil, nil
-	}
 	standings, err := s.store.BudgetStandings(ctx, tenant(ctx), binding)
 	if err != nil {
 		return nil, err
 	}
-	return exhausted(binding, standings, loop.FirstNeed(*spec)), nil
+	var need loop.USD
+	if binding != nil { // most runs have none, and to plan a call takes longer than to look for them
+		need = loop.FirstNeed(*spec)
+	}
+	return exhausted(binding, standings, need), nil
 }
 
 // exhausted says which budget has no room for what a run needs, nil for none. Of
