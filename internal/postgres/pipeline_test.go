@@ -20,7 +20,8 @@ func TestPipeline(t *testing.T) {
 	fails := errors.New("it fails")
 	worker, runs := "", 0
 	write := func(q *db.Queries, ttl float64) error {
-		return q.RenewWorker(t.Context(), db.RenewWorkerParams{WorkerID: worker, TtlSeconds: ttl})
+		_, err := q.RenewWorker(t.Context(), db.RenewWorkerParams{WorkerID: worker, TtlSeconds: ttl})
+		return err
 	}
 	ask := func(q *db.Queries, tenant string) error {
 		_, err := q.LockRun(t.Context(), db.LockRunParams{TenantID: tenant, RunID: ref.ID})
