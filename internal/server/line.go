@@ -92,8 +92,12 @@ func (s *Server) lineUp(ctx context.Context, l *line) (leave func(), err error) 
 // lineTooLong refuses a run that others of its tenant are before.
 func (s *Server) lineTooLong(wait time.Duration) error {
 	s.metrics.shed.WithLabelValues(shedCreate, shedTenantQueue).Inc()
+	limit := s.gate.limits.TenantCreates
+	if limit <= 0 {
+		limit = tenantCreates
+	}
 	r := refuse(loopdv1.ErrorReason_ERROR_REASON_TENANT_QUEUE_FULL,
-		fmt.Sprintf("so many new runs of this tenant are before this one that it would wait longer than %s: send fewer a second, or try again later", linePatience), "why", "pace")
+		fmt.Sprintf("so many new runs of this tenant are before this one that it would wait longer than %s: send fewer a second, or try again later", linePatience), "limit", fmt.Sprint(limit))
 	r.retry = max(wait, time.Second)
 	return r
 }
