@@ -15,9 +15,12 @@ const (
 	// that there are for everybody, and enough for five hundred runs a second, since creates
 	// share commits.
 	tenantCreates = 8
-	// linePatience is how long a new run waits in its tenant's line. Who would wait longer
+	// linePatience is how long a new run waits for its tenant's pace. Who would wait longer
 	// is better told at once.
 	linePatience = time.Second
+	// lineLongest is how long one waits until fewer are being made. It is several times what
+	// the database may be waited for, since a line that moves is no overload.
+	lineLongest = 5 * time.Second
 )
 
 // line is where a tenant's new runs wait until they are made: in the order of their
@@ -69,8 +72,6 @@ func (s *Server) lineUp(ctx context.Context, l *line) (leave func(), err error) 
 		turn.Cancel()
 		return nil, s.lineTooLong(wait)
 	}
-	late := time.NewTimer(linePatience)
-	defer late.Stop()
 	if wait := turn.Delay(); wait > 0 {
 		select {
 		case <-time.After(wait):
@@ -79,11 +80,17 @@ func (s *Server) lineUp(ctx context.Context, l *line) (leave func(), err error) 
 			return nil, context.Cause(ctx)
 		}
 	}
+	var late <-chan time.Time // never, if nobody is to be refused for waiting
+	if s.gate.limits.PoolWait > 0 {
+		timer := time.NewTimer(lineLongest)
+		defer timer.Stop()
+		late = timer.C
+	}
 	select {
 	case l.making <- struct{}{}:
 		return func() { <-l.making }, nil
-	case <-late.C:
-		return nil, s.lineTooLong(linePatience)
+	case <-late:
+		return nil, s.lineTooLong(lineLongest)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -97,7 +104,7 @@ func (s *Server) lineTooLong(wait time.Duration) error {
 		limit = tenantCreates
 	}
 	r := refuse(loopdv1.ErrorReason_ERROR_REASON_TENANT_QUEUE_FULL,
-		fmt.Sprintf("so many new runs of this tenant are before this one that it would wait longer than %s: send fewer a second, or try again later", linePatience), "limit", fmt.Sprint(limit))
+		fmt.Sprintf("so many new runs of this tenant are before this one that it would wait for %s or longer: send fewer a second, or try again later", wait.Round(time.Millisecond)), "limit", fmt.Sprint(limit))
 	r.retry = max(wait, time.Second)
 	return r
 }

@@ -28,7 +28,7 @@ func fullQueue(err error) bool {
 }
 
 // A burst of one tenant is made a few at once. Who leaves lets the next one in, another
-// tenant has a line of its own, and nobody stands in one for longer than a second.
+// tenant has a line of its own, and nobody stands in one for longer than five seconds.
 func TestATenantMakesAFewRunsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -43,18 +43,18 @@ func TestATenantMakesAFewRunsAtOnce(t *testing.T) {
 		}
 
 		began := time.Now()
-		if _, err := s.lineUp(t.Context(), s.gate.line("loud")); !fullQueue(err) || time.Since(began) != linePatience {
+		if _, err := s.lineUp(t.Context(), s.gate.line("loud")); !fullQueue(err) || time.Since(began) != lineLongest {
 			t.Errorf("one more than are made at once: %v after %s", err, time.Since(began))
 		}
 		if _, err := s.lineUp(t.Context(), s.gate.line("quiet")); err != nil {
 			t.Errorf("another tenant: %v", err)
 		}
-		time.AfterFunc(linePatience/2, leave)
+		time.AfterFunc(lineLongest/2, leave)
 		if _, err := s.lineUp(t.Context(), s.gate.line("loud")); err != nil {
 			t.Errorf("when one has left: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(linePatience/2, cancel)
+		time.AfterFunc(lineLongest/2, cancel)
 		if _, err := s.lineUp(ctx, s.gate.line("loud")); !errors.Is(err, context.Canceled) {
 			t.Errorf("a caller that leaves: %v", err)
 		}
