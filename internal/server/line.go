@@ -12,8 +12,7 @@ import (
 
 const (
 	// tenantCreates is how many runs of one tenant are made at once: half of the connections
-	// that there are for everybody, and enough for five hundred runs a second, since creates
-	// share commits.
+	// that there are for everybody.
 	tenantCreates = 8
 	// linePatience is how long a new run waits for its tenant's pace. Who would wait longer
 	// is better told at once.
