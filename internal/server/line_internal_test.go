@@ -88,3 +88,14 @@ func TestNewRunsComeAtTheTenantsPace(t *testing.T) {
 		}
 	})
 }
+
+// Where tenants have no bounds, any number of their runs are made at once.
+func TestNoLinesWithoutBounds(t *testing.T) {
+	t.Parallel()
+	s := lineWorld(t, Shed{})
+	for range 10 * tenantCreates {
+		if _, err := s.standInLine(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
