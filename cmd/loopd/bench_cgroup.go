@@ -47,7 +47,7 @@ func newControlGroup(name string, cores float64) (*controlGroup, error) {
 // write sets a value. The file is there as soon as the group is; making it would only hide
 // that it is not.
 func (g *controlGroup) write(file, value string) error {
-	f, err := os.OpenFile(filepath.Join(g.dir, file), os.O_WRONLY, 0)
+	f, err := os.OpenFile(filepath.Join(g.dir, file), os.O_WRONLY, 0) //nolint:gosec // of the group that was just made
 	if err != nil {
 		return fmt.Errorf("bound the CPU: %w", err)
 	}

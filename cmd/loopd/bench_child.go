@@ -62,7 +62,12 @@ func (l *childLog) Write(p []byte) (int, error) {
 }
 
 func (l *childLog) line(line []byte) {
-	var says struct{ Level, Msg, GRPC, Admin string }
+	var says struct {
+		Level string `json:"level"`
+		Msg   string `json:"msg"`
+		GRPC  string `json:"grpc"`
+		Admin string `json:"admin"`
+	}
 	if err := json.Unmarshal(line, &says); err != nil || says.Level != "INFO" {
 		l.bad = append(l.bad[max(0, len(l.bad)-childLogKeeps+1):], string(line))
 		return

@@ -107,9 +107,9 @@ func benchStart(env Env) *cobra.Command {
 
 // noisyOptions are the flags of `loopd bench noisy`.
 type noisyOptions struct {
-	slots, quota, queue int
-	latency, most       time.Duration
-	times, quiet        float64
+	slots, quota, queue, creates int
+	latency, most                time.Duration
+	times, quiet                 float64
 }
 
 func benchNoisy(env Env) *cobra.Command {
@@ -119,7 +119,9 @@ func benchNoisy(env Env) *cobra.Command {
 		Long: "Tenant B starts a few runs a second, alone and then beside tenant A, which asks for --times as many\n" +
 			"as its quota lets it drive. Prints how long B's runs take from the create to the model call.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			bound := func(c *config) { c.maxRuns, c.fairness.tenantRuns, c.fairness.tenantQueued = o.slots, o.quota, o.queue }
+			bound := func(c *config) {
+				c.maxRuns, c.fairness.tenantRuns, c.fairness.tenantQueued, c.fairness.tenantCreates = o.slots, o.quota, o.queue, o.creates
+			}
 			return onBenchBed(cmd.Context(), env, o.latency, bound, func(ctx context.Context, b *benchBed) error { return b.measureNoise(ctx, o, env) })
 		},
 	}
@@ -127,6 +129,7 @@ func benchNoisy(env Env) *cobra.Command {
 	f.IntVar(&o.slots, "max-runs", 64, "runs that the worker drives at once")
 	f.IntVar(&o.quota, "tenant-max-runs", 32, "those of one tenant; 0: no bound")
 	f.IntVar(&o.queue, "tenant-max-queued", 100, "runs of one tenant that may wait")
+	f.IntVar(&o.creates, "tenant-max-creates", 64, "new runs of one tenant that are taken a second, twice what it can drive; 0: no bound")
 	f.DurationVar(&o.latency, "model-latency", time.Second, "how long a run lasts")
 	f.DurationVar(&o.most, "duration", 15*time.Second, "how long each half takes")
 	f.Float64Var(&o.times, "times", 10, "how many times its quota tenant A asks for")

@@ -293,3 +293,21 @@ func TestATenantsQueueIsBounded(t *testing.T) {
 		t.Errorf("a new request: %v", err)
 	}
 }
+
+// Between two looks at the database a tenant's runs are counted as they are let in, so that
+// a burst does not get past its bound.
+func TestATenantsBurstIsCounted(t *testing.T) {
+	t.Parallel()
+	w := newFeedWorld(t)
+	w.s.gate = newGate(Shed{TenantQueue: 3}, w.s.metrics.shed)
+	w.s.gate.queues["default"] = tenantQueue{at: time.Now().Add(time.Hour)} // just looked
+	for range 3 {
+		if err := w.s.admitTenant(t.Context()); err != nil {
+			t.Fatalf("there is room: %v", err)
+		}
+	}
+	err := w.s.admitTenant(t.Context())
+	if r := classify(err); r == nil || r.reason != loopdv1.ErrorReason_ERROR_REASON_TENANT_QUEUE_FULL {
+		t.Errorf("one more than may wait: %v", err)
+	}
+}

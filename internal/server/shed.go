@@ -28,6 +28,9 @@ type Shed struct {
 	PoolWait time.Duration
 	// TenantQueue is how many runs of one tenant may wait for a worker. 0: any number.
 	TenantQueue int
+	// TenantCreates is how many runs of one tenant are made a second. More wait for up to a
+	// second, and are refused beyond. 0: any number.
+	TenantCreates int
 }
 
 const (
@@ -63,7 +66,7 @@ type gate struct {
 
 	mu     sync.Mutex
 	queues map[string]tenantQueue
-	lines  map[string]chan struct{} // by tenant: what is in one is being made
+	lines  map[string]*line // by tenant
 }
 
 // tenantQueue is the length of a tenant's queue at a time.
@@ -82,7 +85,7 @@ func newGate(limits Shed, shed *prometheus.CounterVec) *gate {
 	for _, label := range [][2]string{{shedCreate, shedQueueAge}, {shedCreate, shedPoolWait}, {shedCreate, shedTenantQueue}, {shedRead, shedPoolWait}} {
 		shed.WithLabelValues(label[0], label[1]) // a rate needs the zero before the first
 	}
-	return &gate{limits: limits, calls: sheddable(), shed: shed, queues: make(map[string]tenantQueue), lines: make(map[string]chan struct{})}
+	return &gate{limits: limits, calls: sheddable(), shed: shed, queues: make(map[string]tenantQueue), lines: make(map[string]*line)}
 }
 
 // sheddable are the methods that may be refused: those that only read, which REST calls

@@ -125,7 +125,7 @@ const (
 	ErrorReason_ERROR_REASON_TRIP_NOT_FOUND ErrorReason = 46
 	// UNAVAILABLE: loopd has more to do than it can, and takes no such request now. Metadata: why ("queue_age": runs wait long for a worker; "pool_wait": requests wait long for the database). RetryInfo, over REST the header Retry-After, says when to repeat it.
 	ErrorReason_ERROR_REASON_OVERLOADED ErrorReason = 50
-	// RESOURCE_EXHAUSTED: as many of the tenant's runs wait for a worker as may. Metadata: limit. RetryInfo, over REST the header Retry-After, says when to repeat it.
+	// RESOURCE_EXHAUSTED: as many of the tenant's runs wait for a worker as may, or new ones come faster than they may. Metadata: limit. RetryInfo, over REST the header Retry-After, says when to repeat it.
 	ErrorReason_ERROR_REASON_TENANT_QUEUE_FULL ErrorReason = 51
 )
 
