@@ -44,6 +44,8 @@ func fill(t *testing.T, s *Store) {
 		`INSERT INTO holds (tenant_id, run_id, call, amount_pico, state, settled_pico, settled_at)
 		 SELECT tenant_id, run_id, n, 1, 'settled', 1, created_at - (n - 1) * interval '1 day' FROM runs, generate_series(1, 10) AS n`,
 		`INSERT INTO policy_versions (tenant_id, policy_id, version, body) SELECT tenant_id, policy_id, 1, '{}' FROM policies`,
+		`INSERT INTO workers (worker_id, expires_at) VALUES ('w3', 'infinity')`,
+		`UPDATE runs SET lease_owner = 'w3', signals = CASE WHEN run_id = '01900000-0000-7000-9000-000000000003' THEN 1 ELSE 0 END WHERE tenant_id = 't3'`,
 		// Something in each partition, as a plan reads empty ones whole. Nobody has such runs.
 		`SET session_replication_role = replica`,
 		`INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
@@ -103,6 +105,10 @@ func TestListsHaveIndexes(t *testing.T) {
 				return len(l), err
 			},
 			[]string{"t3", firstID, "0", "{}", "", "10"}, []string{"tool_calls_waiting", "runs_pkey"}, false,
+		},
+		{
+			"ListSignalledRuns", func() (int, error) { l, err := s.Signalled(t.Context(), "w3"); return len(l), err },
+			[]string{"w3"}, []string{"runs_signalled"}, false,
 		},
 		{
 			"CountWaitingCalls", func() (int, error) { l, err := s.CountWaitingCalls(t.Context()); return len(l), err },
