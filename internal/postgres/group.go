@@ -68,7 +68,7 @@ func (g *group) write(ctx context.Context, params db.AppendEventsParams) error {
 			return err
 		case <-p.lead:
 			g.flush()
-			g.handOn()
+			g.handOn(p)
 		case <-late.C:
 			g.hurry(p)
 		case <-ended:
@@ -139,10 +139,12 @@ func (g *group) flush() {
 	}
 }
 
-// handOn gives the lead to the first that waits, or back.
-func (g *group) handOn() {
+// handOn takes the lead from p, which may still wait behind a full group, and gives it to
+// the first that waits, or back.
+func (g *group) handOn(p *pending) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	p.leads = false
 	g.flushing--
 	for _, next := range g.queue {
 		if !next.leads {
@@ -157,7 +159,7 @@ func (g *group) handOn() {
 func (g *group) passLead(p *pending) {
 	select {
 	case <-p.lead:
-		g.handOn()
+		g.handOn(p)
 	default:
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -127,31 +128,39 @@ func TestNobodyWaitsForOneThatIsHeldUp(t *testing.T) {
 	})
 }
 
-// A lead that its owner does not take up is handed on, at any interleaving.
+// A lead that its owner does not take up is handed on, at any interleaving, and so is that of
+// one whose group was full before its own turn came.
 func TestLeadIsNeverLost(t *testing.T) {
 	t.Parallel()
-	g := newGroup(func(group []*pending) {
-		for _, p := range group {
-			p.done <- nil
-		}
-	})
-	var wg sync.WaitGroup
-	for i := range 64 {
-		wg.Go(func() {
-			for n := range 500 {
-				ctx, cancel := context.WithCancel(t.Context())
-				if (n+i)%7 == 0 {
-					cancel()
+	for _, most := range []int{1, 3, maxGroup} {
+		t.Run(fmt.Sprint("groups of ", most), func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(func(group []*pending) {
+				runtime.Gosched() // others come meanwhile
+				for _, p := range group {
+					p.done <- nil
 				}
-				if err := g.write(ctx, db.AppendEventsParams{}); err != nil && !errors.Is(err, errWithdrawn) {
-					t.Error(err)
-				}
-				cancel()
+			})
+			g.most = most
+			var wg sync.WaitGroup
+			for i := range 64 {
+				wg.Go(func() {
+					for n := range 500 {
+						ctx, cancel := context.WithCancel(t.Context())
+						if (n+i)%7 == 0 {
+							cancel()
+						}
+						if err := g.write(ctx, db.AppendEventsParams{}); err != nil && !errors.Is(err, errWithdrawn) {
+							t.Error(err)
+						}
+						cancel()
+					}
+				})
+			}
+			wg.Wait()
+			if g.flushing != 0 || len(g.queue) != 0 {
+				t.Errorf("at rest, %d leaders and %d appends are left", g.flushing, len(g.queue))
 			}
 		})
-	}
-	wg.Wait()
-	if g.flushing != 0 || len(g.queue) != 0 {
-		t.Errorf("at rest, %d leaders and %d appends are left", g.flushing, len(g.queue))
 	}
 }
