@@ -183,7 +183,8 @@ func fates() []fate {
 		{"cut off for a while before commit", atCommits, func(w *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
 			atAppend(worker, n, func() {
 				w.store.SetDown(true)
-				time.AfterFunc(20*time.Second, func() { w.store.SetDown(false) })
+				// Between the moments in which workers try again, so that insist comes before them.
+				time.AfterFunc(20*time.Second+time.Millisecond, func() { w.store.SetDown(false) })
 			})
 		}},
 		{"drained before commit", atCommits, func(_ *world, _ loop.RunRef, worker *enginetest.Worker, n int) {
@@ -297,7 +298,7 @@ func (sc scenario) live(w *world, befall func(loop.RunRef, *enginetest.Worker)) 
 // insist signals as soon as the store is there.
 func (w *world) insist(run loop.RunRef, body loop.Body) {
 	for w.store.Down() {
-		time.Sleep(time.Second)
+		time.Sleep(time.Millisecond)
 	}
 	w.signal(run, body)
 }
