@@ -137,6 +137,9 @@ func benchNoisy(env Env) *cobra.Command {
 	return cmd
 }
 
+// noisyWarmUp is how long both tenants run before they are measured.
+const noisyWarmUp = 3 * time.Second
+
 func (b *benchBed) measureNoise(ctx context.Context, o noisyOptions, env Env) error {
 	first, err := b.create(ctx, false)
 	if err != nil {
@@ -146,21 +149,11 @@ func (b *benchBed) measureNoise(ctx context.Context, o noisyOptions, env Env) er
 	if err != nil {
 		return err
 	}
-	quiet := func(ctx context.Context) error {
-		return pace(ctx, o.quiet, o.most, func(ctx context.Context, _ time.Time) error { return b.createFor(ctx, "quiet", spec) })
+	quietFor := func(most time.Duration) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return pace(ctx, o.quiet, most, func(ctx context.Context, _ time.Time) error { return b.createFor(ctx, "quiet", spec) })
+		}
 	}
-	if err := quiet(ctx); err != nil { // warm
-		return err
-	}
-	b.peer.take()
-	if err := quiet(ctx); err != nil {
-		return err
-	}
-	if err := linger(ctx, time.Second); err != nil {
-		return err
-	}
-	_, alone := b.peer.take()
-
 	var accepted, refused durations
 	asked := o.times * float64(max(o.quota, 1)) / max(o.latency.Seconds(), 0.001)
 	noise := func(ctx context.Context) error {
@@ -177,8 +170,27 @@ func (b *benchBed) measureNoise(ctx context.Context, o noisyOptions, env Env) er
 			return nil
 		})
 	}
+	// Warm: a first burst opens connections, on which each statement is planned anew. What it
+	// has queued is done before anything is measured.
+	if err := beside(ctx, noise, quietFor(noisyWarmUp)); err != nil {
+		return err
+	}
+	if err := linger(ctx, noisyWarmUp+time.Duration(o.queue/max(o.quota, 1)+1)*o.latency); err != nil {
+		return err
+	}
+	b.peer.take()
+	if err := quietFor(o.most)(ctx); err != nil {
+		return err
+	}
+	if err := linger(ctx, time.Second); err != nil {
+		return err
+	}
+	_, alone := b.peer.take()
+
+	accepted.take()
+	refused.take()
 	began := time.Now()
-	if err := beside(ctx, noise, quiet); err != nil {
+	if err := beside(ctx, noise, quietFor(o.most)); err != nil {
 		return err
 	}
 	slow := b.peer.slowest(8, began)
