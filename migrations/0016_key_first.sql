@@ -9,4 +9,19 @@
 -- +goose NO TRANSACTION
 -- +goose Up
 
+-- What a build that was cut off has left behind is of no use.
+-- +goose StatementBegin
+DO $$
+DECLARE
+    broken text;
+BEGIN
+    FOR broken IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+        WHERE NOT i.indisvalid AND i.indrelid = 'runs'::regclass AND c.relname LIKE 'runs\_pkey\_cc%'
+    LOOP
+        EXECUTE format('DROP INDEX %I', broken);
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
 REINDEX INDEX CONCURRENTLY runs_pkey;

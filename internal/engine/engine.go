@@ -153,8 +153,8 @@ func (e *Engine) claimUntil(ctx context.Context) {
 	defer e.claims.rest()
 	for ctx.Err() == nil {
 		e.claims.beat()
-		if full := e.claim(ctx); full && e.sup.free() > 0 {
-			continue // there is room again, and there may be more
+		if more := e.claim(ctx); more && e.sup.free() > 0 {
+			continue
 		}
 		select {
 		case <-ctx.Done():
@@ -164,10 +164,15 @@ func (e *Engine) claimUntil(ctx context.Context) {
 	}
 }
 
+// plenty is how many runs a claim takes at least that leaves some behind, for want of room
+// or because more wait than it looks at. A claim of fewer has left nothing but what
+// others are taking, so that a trickle of runs costs no second look for each.
+const plenty = 8
+
 // claim takes as many runs as there is room for and starts their owners. It also
-// pokes the owners whose runs have been signalled. It reports whether there were
-// enough to fill the room: if not, nothing is left, but for what others are taking.
-func (e *Engine) claim(ctx context.Context) (full bool) {
+// pokes the owners whose runs have been signalled. It reports whether more may be
+// claimable.
+func (e *Engine) claim(ctx context.Context) (more bool) {
 	if refs, err := e.cfg.Leases.Signalled(ctx, e.cfg.Worker); err == nil {
 		e.sup.poke(refs)
 	}
@@ -186,7 +191,7 @@ func (e *Engine) claim(ctx context.Context) (full bool) {
 		e.metrics.leases.WithLabelValues(leaseAcquired).Inc()
 		e.sup.own(l)
 	}
-	return len(leases) >= room.Free
+	return len(leases) >= min(room.Free, plenty)
 }
 
 // sleep waits for d or the end of ctx; it reports whether d passed.

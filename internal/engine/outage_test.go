@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,6 +40,29 @@ func TestTheEndOfAnOutageWakes(t *testing.T) {
 		w.wantEnd(w.finish(run), loop.StateSucceeded, loop.Completed, "done")
 		if took := time.Since(began); took > 5*time.Second {
 			w.Errorf("it took %s after the outage", took)
+		}
+	})
+}
+
+// A claim that looks at fewer runs than wait is followed by the next one at once: there is
+// room, and nobody says again that they wait.
+func TestClaimsGoOnWhileRunsAreLeft(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(w *world) {
+		w.store.MostClaimed = 10
+		w.model.Script = []enginetest.Answer{enginetest.Say("done")}
+		var runs []loop.RunRef
+		for range 95 {
+			runs = append(runs, w.create(enginetest.Spec()))
+		}
+		worker := w.worker()
+		began := time.Now()
+		w.start(worker, func(c *engine.Config) { c.Leases, c.PollEvery = deaf{worker}, time.Hour })
+		w.until("all runs have ended", func() bool {
+			return !slices.ContainsFunc(runs, func(run loop.RunRef) bool { return !w.store.Head(run).State.Terminal() })
+		})
+		if took := time.Since(began); took > time.Minute {
+			w.Errorf("it took %s", took)
 		}
 	})
 }

@@ -40,6 +40,9 @@ func (s *supervisor) shun(run loop.RunRef) {
 // tries until it succeeds, the lease is lost, or a drain begins.
 func (o *owner) leaveToOthers(ctx context.Context) {
 	o.e.sup.shun(o.lease.Run)
+	if err := o.flush(ctx); err != nil {
+		o.log.WarnContext(ctx, "cannot write what was still to be written of a run that is left to others", "error", err)
+	}
 	for {
 		err := contained(func() error { return o.append(ctx, Batch{Release: true}) })
 		if err == nil {

@@ -95,10 +95,12 @@ func (s *Store) CountWaitingCalls(ctx context.Context) (map[loop.CallState]int64
 	return counts, nil
 }
 
-// readWhole is readCall with the result from its event, if it has one.
+// readWhole is readCall with the result from its event, if that is where it is: an older
+// program that gave the call another result has left it in the head. The result is empty
+// if retention has taken the journal, and is about to take the head.
 func readWhole(row db.ToolCall, kind *string, event []byte) (loop.CallHead, error) {
 	c, err := readCall(row)
-	if err != nil || kind == nil {
+	if err != nil || kind == nil || c.Result != "" {
 		return c, err
 	}
 	body, err := loop.DecodeBody(*kind, event)

@@ -143,12 +143,20 @@ func (g *gate) reopen() {
 // gates are those of all pools of a store, which lead to one server: who gets in through
 // one of them, or past them, as renewals do, ends the pauses of all. Without that, what
 // has failed most would wait longest once the server is back.
-type gates struct{ all []*gate }
+type gates struct {
+	mu  sync.Mutex
+	all []*gate
+}
 
-// add is for when the pools are made, before anything is opened.
-func (g *gates) add(one *gate) { g.all = append(g.all, one) }
+func (g *gates) add(one *gate) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.all = append(g.all, one)
+}
 
 func (g *gates) reopen() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for _, one := range g.all {
 		one.reopen()
 	}

@@ -255,3 +255,26 @@ func TestSkippedRunsFillNoWindow(t *testing.T) {
 		})
 	}
 }
+
+// A claim may take fewer runs than it has room for although more wait, as it looks at a few
+// of each tenant only. Then it takes eight at least, by which its worker knows that it
+// should ask again.
+func TestWhoGetsFewHasGotAll(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	createFor(t, s, "loud", 900, loop.PriorityNormal, time.Hour)
+	for i := range 3 {
+		createFor(t, s, fmt.Sprint("quiet ", i), 1, loop.PriorityNormal, time.Minute)
+	}
+	const room = 256
+	taken := 0
+	for claims := 1; taken < room; claims++ {
+		sum := 0
+		for _, n := range claimFairly(t, s, loop.Room{Free: room - taken}) {
+			sum += n
+		}
+		if taken += sum; sum < 8 && taken < room {
+			t.Fatalf("claim %d took %d runs, %d so far, though there is room for %d and 903 wait", claims, sum, taken, room)
+		}
+	}
+}

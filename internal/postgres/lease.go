@@ -13,7 +13,7 @@ import (
 
 // resultsOnce is the migration since which programs find results that are in the journal
 // only.
-const resultsOnce = 17
+const resultsOnce = 19
 
 // Renew creates or renews the worker's row for ttl, on database time, and gives
 // back the runs of workers whose row expired. It has connections of its own, so

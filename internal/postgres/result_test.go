@@ -230,5 +230,15 @@ func TestResultsAreStoredOnce(t *testing.T) {
 		if readable := strings.ReplaceAll(hostile, "\x00", "\ufffd"); err != nil || row.Call.Result != hostile && row.Call.Result != readable {
 			t.Errorf("result in the approval %q, %v", row.Call.Result, err)
 		}
+
+		// An older program sends the call again, and knows of no other place for its result.
+		exec("UPDATE tool_calls SET result = '\"later\"' WHERE run_id = '" + ref.ID + "'")
+		calls, err = s.ToolCalls(t.Context(), ref)
+		if err != nil || calls[0].Result != "later" {
+			t.Errorf("result %q, %v, want the later one", calls[0].Result, err)
+		}
+		if row, err := s.GetApproval(t.Context(), ref, "c1-1"); err != nil || row.Call.Result != "later" {
+			t.Errorf("result in the approval %q, %v, want the later one", row.Call.Result, err)
+		}
 	}
 }

@@ -19,6 +19,9 @@ var ErrDown = errors.New("the store is down")
 // Fake is a Store in memory. Events go through the journal's codec, so that what
 // Postgres would not keep is not kept here either. Safe for concurrent use.
 type Fake struct {
+	// MostClaimed bounds what a claim takes, as if no more were looked at. 0: nothing does.
+	MostClaimed int
+
 	mu      sync.Mutex
 	down    bool
 	runs    map[loop.RunRef]*fakeRun
@@ -335,7 +338,8 @@ func (f *Fake) Claim(ctx context.Context, worker string, room loop.Room) ([]loop
 	}
 	slices.SortStableFunc(claimable, func(a, b *fakeRun) int { return a.available.Compare(b.available) })
 	var leases []loop.Lease
-	for _, r := range claimable[:min(room.Free, len(claimable))] {
+	most := cmp.Or(f.MostClaimed, len(claimable))
+	for _, r := range claimable[:min(room.Free, most, len(claimable))] {
 		r.owner = worker
 		r.epoch++
 		leases = append(leases, loop.Lease{Run: r.ref, Owner: worker, Epoch: r.epoch})

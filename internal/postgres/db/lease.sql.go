@@ -88,7 +88,8 @@ type ClaimRunsRow struct {
 //
 // While few runs wait they are all looked at. When there are more than the window holds,
 // each tenant's next are found by a probe of an index, or the first tenant in line
-// would hide the others. What the worker leaves to others must not fill the window.
+// would hide the others. Of each at least eight are looked at, so that who gets fewer than
+// eight runs has got all. What the worker leaves to others must not fill the window.
 func (q *Queries) ClaimRuns(ctx context.Context, arg ClaimRunsParams) ([]ClaimRunsRow, error) {
 	rows, err := q.db.Query(ctx, claimRuns,
 		arg.WorkerID,

@@ -28,7 +28,8 @@ SELECT pg_notify('loopd_wake', '') FROM retired;
 --
 -- While few runs wait they are all looked at. When there are more than the window holds,
 -- each tenant's next are found by a probe of an index, or the first tenant in line
--- would hide the others. What the worker leaves to others must not fill the window.
+-- would hide the others. Of each at least eight are looked at, so that who gets fewer than
+-- eight runs has got all. What the worker leaves to others must not fill the window.
 WITH RECURSIVE oldest AS MATERIALIZED (
     SELECT r.tenant_id, r.run_id, r.priority, r.available_at FROM runs r
     WHERE r.lease_owner IS NULL AND r.ended_at IS NULL AND r.available_at <= now()
