@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,9 +68,9 @@ func TestBudgetsCannotBeAsked(t *testing.T) {
 		w.model.Script = []enginetest.Answer{enginetest.Say("done")}
 		run := w.create(enginetest.Spec(look))
 		worker := w.worker()
-		down := true
+		var up atomic.Bool
 		worker.BeforeDraw = func(loop.Lease) error {
-			if down {
+			if !up.Load() {
 				return errors.New("the accounts cannot be read")
 			}
 			return nil
@@ -78,7 +79,7 @@ func TestBudgetsCannotBeAsked(t *testing.T) {
 		w.pass(time.Minute)
 		w.equal("requests", 0, len(w.model.Requests()))
 		w.equal("holds", 0, len(bodies[loop.ModelStarted](w, run)))
-		down = false
+		up.Store(true)
 		w.wantEnd(w.finish(run), loop.StateSucceeded, loop.Completed, "done")
 	})
 }
