@@ -47,8 +47,8 @@ torture-ci: ## The same in a minute, as CI does it
 torture-short: build ## The same for half a minute
 	go run ./internal/torture --duration 30s $(TORTURE)
 
-torture-long: build ## The same for an hour: some 1,000 kills
-	go run ./internal/torture --duration 60m $(TORTURE)
+torture-long: build ## The same for 90 minutes: some 1,000 kills
+	go run ./internal/torture --duration 90m $(TORTURE)
 
 # The git ref that the replicas begin with; built in a worktree of its own.
 PREVIOUS ?= HEAD~1

@@ -100,7 +100,7 @@ func (b *breaker) run(ctx context.Context, of []kind) {
 	for _, k := range of {
 		total += k.weight
 	}
-	for total > 0 && pause(ctx, time.Second+time.Duration(b.rand.Int64N(int64(2200*time.Millisecond)))) {
+	for total > 0 && pause(ctx, 800*time.Millisecond+time.Duration(b.rand.Int64N(int64(1600*time.Millisecond)))) {
 		n, chosen := b.rand.IntN(total), kind{}
 		for _, k := range of {
 			if n -= k.weight; n < 0 {
