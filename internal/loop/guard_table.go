@@ -1,7 +1,5 @@
 package loop
 
-import "slices"
-
 // Phase is where in the loop a guard is asked.
 type Phase string
 
@@ -32,13 +30,22 @@ type GuardInfo struct {
 // are asked at once: first those of guards, then those that other parts of the loop
 // ask by themselves.
 func Guards() []GuardInfo {
-	return slices.Concat(budgetGuards(), progressGuards(), answerGuards())
+	var all []GuardInfo
+	for _, part := range guardParts() {
+		all = append(all, part()...)
+	}
+	return all
+}
+
+// guardParts are the parts of the list.
+func guardParts() []func() []GuardInfo {
+	return []func() []GuardInfo{budgetGuards, progressGuards, answerGuards}
 }
 
 // GuardNamed finds a guard by its name.
 func GuardNamed(name string) (GuardInfo, bool) {
-	for _, group := range []func() []GuardInfo{budgetGuards, progressGuards, answerGuards} {
-		for _, g := range group() {
+	for _, part := range guardParts() {
+		for _, g := range part() {
 			if g.Name == name {
 				return g, true
 			}

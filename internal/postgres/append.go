@@ -197,6 +197,10 @@ func addCall(p *db.AppendEventsParams, c loop.CallHead, owed string) error {
 	return nil
 }
 
+// resultsOnce is the migration since which programs find results that are in the journal
+// only. While one lives that does not, heads have copies.
+const resultsOnce = 19
+
 // addResult adds the result of a call, or the event of the batch that holds it.
 func addResult(p *db.AppendEventsParams, c loop.CallHead, events []loop.Event, copies bool) {
 	seq := int64(0)

@@ -141,7 +141,7 @@ func (s *Store) drawAt(ctx context.Context, lease loop.Lease, windows []drawWind
 		if err != nil {
 			return err
 		}
-		if err := q.LockDrawnAccounts(ctx, db.LockDrawnAccountsParams{TenantID: lease.Run.Tenant, BudgetIds: ids, Starts: starts}); err != nil {
+		if err := q.LockBudgetAccounts(ctx, db.LockBudgetAccountsParams{TenantID: lease.Run.Tenant, BudgetIds: ids, Starts: starts}); err != nil {
 			return err
 		}
 		if err := q.FoldChunks(ctx, db.FoldChunksParams{TenantID: lease.Run.Tenant, BudgetIds: ids, Starts: starts}); err != nil {

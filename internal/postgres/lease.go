@@ -11,10 +11,6 @@ import (
 	"github.com/loopd/loopd/internal/postgres/db"
 )
 
-// resultsOnce is the migration since which programs find results that are in the journal
-// only.
-const resultsOnce = 19
-
 // Renew creates or renews the worker's row for ttl, on database time, and gives
 // back the runs of workers whose row expired. It has connections of its own, so
 // that a busy store costs no worker its runs.
@@ -51,9 +47,9 @@ func (s *Store) Claim(ctx context.Context, worker string, limit int) ([]loop.Lea
 
 // ClaimFairly takes runs that nobody owns, as many as there is room for: queued ones whose
 // time has come, waiting ones that a signal or their deadline woke, and those whose owner
-// is gone, but for those that it skips. Tenants take turns, and within one its priorities count. Each run comes with a
-// fresh epoch. A worker whose own row is missing or expired gets none. After an error the
-// runs are free, or the next claim returns them.
+// is gone, but for those that it skips. Tenants take turns, and within one its priorities
+// count. Each run comes with a fresh epoch. A worker whose own row is missing or expired
+// gets none. After an error the runs are free, or the next claim returns them.
 func (s *Store) ClaimFairly(ctx context.Context, worker string, room loop.Room) ([]loop.Lease, error) {
 	s.reap(ctx, s.q)
 	leases, err := s.unheard(ctx, worker)

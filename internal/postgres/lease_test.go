@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/loopd/loopd/internal/loop"
@@ -220,6 +221,55 @@ func TestListenIsWoken(t *testing.T) {
 	for range 2 {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("Listen ended with %v", err)
+		}
+	}
+}
+
+// A run that is given back wakes workers if it can be claimed: not at its end, and not
+// where it waits for somebody.
+func TestOnlyWhatIsClaimableWakes(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	conn, err := pgx.Connect(t.Context(), s.direct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background()) //nolint:errcheck // nothing to save
+	for range 6 {
+		create(t, s)
+	}
+	renew(t, s, "w1", time.Minute)
+	leases := claim(t, s, "w1", 6)
+	if _, err := conn.Exec(t.Context(), "LISTEN "+channelWake); err != nil {
+		t.Fatal(err)
+	}
+	for i, head := range []loop.Head{
+		{State: loop.StateSucceeded, EndedAt: at(9), Stop: &loop.Stop{Reason: loop.Completed}},
+		{State: loop.StatePaused},
+		{State: loop.StateQueued},
+	} {
+		for n, results := range fences {
+			lease := leases[2*i+n]
+			b := batch(lease, 2, claimed(lease))
+			b.Head, b.Release, b.Results = head, true, results
+			mustAppend(t, s, lease, b)
+			if _, err := s.pool.Exec(t.Context(), "SELECT pg_notify($1, $2)", channelWake, "next"); err != nil {
+				t.Fatal(err)
+			}
+			wakes := 0
+			for {
+				notice, err := conn.WaitForNotification(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if notice.Payload == "next" {
+					break
+				}
+				wakes++
+			}
+			if want := map[bool]int{true: 1}[head.State == loop.StateQueued]; wakes != want {
+				t.Errorf("%s, by statement %d: %d wakes, want %d", head.State, n, wakes, want)
+			}
 		}
 	}
 }

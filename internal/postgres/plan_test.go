@@ -261,6 +261,33 @@ func TestGroupsAreLookedUpByKey(t *testing.T) {
 	}
 }
 
+// A run's trips are looked for among its own events, also while the planner knows nothing
+// of the tables: all trips of its tenant have an index, and would be read.
+func TestTripsAreLookedUpByRun(t *testing.T) {
+	t.Parallel()
+	s := openURL(t, Config{URL: openStore(t).direct, MaxConns: 1})
+	run := create(t, s)
+	for _, others := range []string{
+		`INSERT INTO runs (tenant_id, run_id, agent, agent_version, input, limits, labels, source, has_output_schema, next_seq, state, phase)
+		 SELECT r.tenant_id, ('01900000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, r.agent, 1, r.input, r.limits, r.labels, '', false, 2, 'QUEUED', ''
+		 FROM runs r, generate_series(1, 400) n`,
+		`INSERT INTO events (tenant_id, run_id, seq, kind, at, epoch, body)
+		 SELECT tenant_id, run_id, n + 1, CASE WHEN n = 40 THEN 'tripped' ELSE 'claimed' END, now(), 1, json_build_object('message', repeat('x', 1000))
+		 FROM runs, generate_series(1, 41) AS n`,
+	} {
+		if _, err := s.pool.Exec(t.Context(), others); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Trips(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+	plan := planOf(t, s, "ListTrips", []string{run.Tenant, run.ID})
+	if !strings.Contains(plan, "events_first_pkey") || strings.Contains(plan, "_trips") {
+		t.Errorf("the plan does not look up the run:\n%s", plan)
+	}
+}
+
 // queuedBatch keeps a batch instead of sending it.
 type queuedBatch struct {
 	db.DBTX

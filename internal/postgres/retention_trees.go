@@ -108,7 +108,7 @@ func foldAll(ctx context.Context, q *db.Queries, tenant string, t trees) error {
 			fold.BudgetIds, fold.Starts = append(fold.BudgetIds, c.BudgetID), append(fold.Starts, c.StartsAt)
 		}
 	}
-	if _, err := q.LockBudgetAccounts(ctx, db.LockBudgetAccountsParams{TenantID: tenant, BudgetIds: fold.BudgetIds, Starts: fold.Starts}); err != nil {
+	if err := q.LockBudgetAccounts(ctx, db.LockBudgetAccountsParams{TenantID: tenant, BudgetIds: fold.BudgetIds, Starts: fold.Starts}); err != nil {
 		return err
 	}
 	if err := q.FoldChunks(ctx, fold); err != nil {

@@ -382,8 +382,8 @@ func (q *Queries) LockBudgetAccount(ctx context.Context, arg LockBudgetAccountPa
 	return err
 }
 
-const lockBudgetAccounts = `-- name: LockBudgetAccounts :many
-SELECT a.budget_id FROM budget_accounts a
+const lockBudgetAccounts = `-- name: LockBudgetAccounts :exec
+SELECT 1 FROM budget_accounts a
 JOIN (SELECT unnest($1::text[]) AS budget_id, unnest($2::timestamptz[]) AS starts_at) w USING (budget_id, starts_at)
 WHERE a.tenant_id = $3
 ORDER BY a.budget_id COLLATE "C"
@@ -396,43 +396,8 @@ type LockBudgetAccountsParams struct {
 	TenantID  string
 }
 
-func (q *Queries) LockBudgetAccounts(ctx context.Context, arg LockBudgetAccountsParams) ([]string, error) {
-	rows, err := q.db.Query(ctx, lockBudgetAccounts, arg.BudgetIds, arg.Starts, arg.TenantID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var budget_id string
-		if err := rows.Scan(&budget_id); err != nil {
-			return nil, err
-		}
-		items = append(items, budget_id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const lockDrawnAccounts = `-- name: LockDrawnAccounts :exec
-SELECT 1 FROM budget_accounts a
-JOIN (SELECT unnest($1::text[]) AS budget_id, unnest($2::timestamptz[]) AS starts_at) w USING (budget_id, starts_at)
-WHERE a.tenant_id = $3
-ORDER BY a.budget_id COLLATE "C"
-FOR UPDATE OF a
-`
-
-type LockDrawnAccountsParams struct {
-	BudgetIds []string
-	Starts    []time.Time
-	TenantID  string
-}
-
-// LockBudgetAccounts for a draw, which finds out with its next question which there are.
-func (q *Queries) LockDrawnAccounts(ctx context.Context, arg LockDrawnAccountsParams) error {
-	_, err := q.db.Exec(ctx, lockDrawnAccounts, arg.BudgetIds, arg.Starts, arg.TenantID)
+func (q *Queries) LockBudgetAccounts(ctx context.Context, arg LockBudgetAccountsParams) error {
+	_, err := q.db.Exec(ctx, lockBudgetAccounts, arg.BudgetIds, arg.Starts, arg.TenantID)
 	return err
 }
 

@@ -17,15 +17,7 @@ SELECT now()::timestamptz AS at FROM runs
 WHERE tenant_id = @tenant_id AND run_id = @run_id AND lease_epoch = @epoch AND lease_owner = @owner::text
 FOR SHARE;
 
--- name: LockBudgetAccounts :many
-SELECT a.budget_id FROM budget_accounts a
-JOIN (SELECT unnest(@budget_ids::text[]) AS budget_id, unnest(@starts::timestamptz[]) AS starts_at) w USING (budget_id, starts_at)
-WHERE a.tenant_id = @tenant_id
-ORDER BY a.budget_id COLLATE "C"
-FOR UPDATE OF a;
-
--- name: LockDrawnAccounts :exec
--- LockBudgetAccounts for a draw, which finds out with its next question which there are.
+-- name: LockBudgetAccounts :exec
 SELECT 1 FROM budget_accounts a
 JOIN (SELECT unnest(@budget_ids::text[]) AS budget_id, unnest(@starts::timestamptz[]) AS starts_at) w USING (budget_id, starts_at)
 WHERE a.tenant_id = @tenant_id
