@@ -98,16 +98,11 @@ func (o benchOptions) check() error {
 
 // bench starts what is missing, and measures.
 func bench(ctx context.Context, o benchOptions, env Env) (err error) {
-	if o.databaseURL == "" {
-		stop, err := o.startPostgres(ctx)
-		if err != nil {
-			return err
-		}
-		defer stop()
+	stop, err := o.openDatabase(ctx)
+	if err != nil {
+		return err
 	}
-	if err := postgres.Migrate(ctx, o.databaseURL); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
+	defer stop()
 	var rows []benchCell
 	for _, iterations := range o.iterations {
 		for i, group := range o.groups {
@@ -139,24 +134,50 @@ func (o benchOptions) under(ctx context.Context, set benchSetting, env Env) (row
 		return nil, fmt.Errorf("listen for the model and the tool: %w", err)
 	}
 	peer := newBenchPeer(set.iterations, o.latency)
-	peers := &http.Server{Handler: peer, ReadHeaderTimeout: 5 * time.Second}
 	if o.modelURL == "" {
-		o.modelURL, o.toolURL = "http://"+lis.Addr().String()+"/v1", "http://"+lis.Addr().String()+"/tool"
+		o.askAt(lis)
 	}
 	d, err := newDaemon(ctx, o.config(set, env), env)
 	if err != nil {
 		return nil, err
 	}
-	d.beside = func(ctx context.Context) error {
-		stop := context.AfterFunc(ctx, func() { _ = peers.Close() })
-		defer stop()
-		return closedIsFine(peers.Serve(lis))
-	}
+	d.beside = servePeer(lis, peer)
 	err = d.run(ctx, func(ctx context.Context) error {
 		rows, err = o.measure(ctx, set, d.grpcLis.Addr().String(), peer)
 		return err
 	})
 	return rows, err
+}
+
+// openDatabase starts a Postgres, if none is given, and brings it to the newest schema.
+// stop ends what it started.
+func (o *benchOptions) openDatabase(ctx context.Context) (stop func(), err error) {
+	stop = func() {}
+	if o.databaseURL == "" {
+		if stop, err = o.startPostgres(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := postgres.Migrate(ctx, o.databaseURL); err != nil {
+		stop()
+		return nil, fmt.Errorf("migrate: %w", err)
+	}
+	return stop, nil
+}
+
+// askAt has the model and the tool asked at a listener.
+func (o *benchOptions) askAt(lis net.Listener) {
+	o.modelURL, o.toolURL = "http://"+lis.Addr().String()+"/v1", "http://"+lis.Addr().String()+"/tool"
+}
+
+// servePeer serves the model and the tool until ctx ends.
+func servePeer(lis net.Listener, peer http.Handler) func(ctx context.Context) error {
+	peers := &http.Server{Handler: peer, ReadHeaderTimeout: 5 * time.Second}
+	return func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() { _ = peers.Close() })
+		defer stop()
+		return closedIsFine(peers.Serve(lis))
+	}
 }
 
 // startPostgres runs a server in a directory of its own, and sets its URL. stop ends it

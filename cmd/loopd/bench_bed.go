@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
-	"github.com/loopd/loopd/internal/postgres"
 )
 
 // benchBed is a whole loopd on a fresh Postgres, with a model beside it that answers after
@@ -31,32 +29,24 @@ type benchBed struct {
 func onBenchBed(ctx context.Context, env Env, latency time.Duration, change func(*config), do func(ctx context.Context, b *benchBed) error) error {
 	set := benchSetting{iterations: 1}
 	o := benchOptions{concurrency: []int{1}, iterations: []int{set.iterations}, latency: latency, binDir: env.Getenv("LOOPD_PG_BINDIR")}
-	stop, err := o.startPostgres(ctx)
+	stop, err := o.openDatabase(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	if err := postgres.Migrate(ctx, o.databaseURL); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listen for the model: %w", err)
 	}
 	b := &benchBed{peer: newBenchPeer(set.iterations, o.latency)}
-	peers := &http.Server{Handler: b.peer, ReadHeaderTimeout: 5 * time.Second}
-	o.modelURL, o.toolURL = "http://"+lis.Addr().String()+"/v1", "http://"+lis.Addr().String()+"/tool"
+	o.askAt(lis)
 	c := o.config(set, env)
 	c.drainGrace = 100 * time.Millisecond
 	change(&c)
 	if b.d, err = newDaemon(ctx, c, env); err != nil {
 		return err
 	}
-	b.d.beside = func(ctx context.Context) error {
-		stop := context.AfterFunc(ctx, func() { _ = peers.Close() })
-		defer stop()
-		return closedIsFine(peers.Serve(lis))
-	}
+	b.d.beside = servePeer(lis, b.peer)
 	return b.d.run(ctx, func(ctx context.Context) error {
 		conn, err := grpc.NewClient(b.d.grpcLis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 		if err != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	loopdv1 "github.com/loopd/loopd/api/loopd/v1"
-	"github.com/loopd/loopd/internal/postgres"
 )
 
 // replicaOptions are the flags of `loopd bench replicas`.
@@ -113,27 +112,17 @@ func benchNeverSheds() []string { return []string{"--shed-pool-wait", "0", "--sh
 // onBenchGround starts a Postgres, if none is given, and a model and tool server, and calls
 // do.
 func (o *benchOptions) onBenchGround(ctx context.Context, peer http.Handler, do func(ctx context.Context) error) error {
-	if o.databaseURL == "" {
-		stop, err := o.startPostgres(ctx)
-		if err != nil {
-			return err
-		}
-		defer stop()
+	stop, err := o.openDatabase(ctx)
+	if err != nil {
+		return err
 	}
-	if err := postgres.Migrate(ctx, o.databaseURL); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
+	defer stop()
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listen for the model and the tool: %w", err)
 	}
-	o.modelURL, o.toolURL = "http://"+lis.Addr().String()+"/v1", "http://"+lis.Addr().String()+"/tool"
-	peers := &http.Server{Handler: peer, ReadHeaderTimeout: 5 * time.Second}
-	return beside(ctx, func(ctx context.Context) error {
-		stop := context.AfterFunc(ctx, func() { _ = peers.Close() })
-		defer stop()
-		return closedIsFine(peers.Serve(lis))
-	}, do)
+	o.askAt(lis)
+	return beside(ctx, servePeer(lis, peer), do)
 }
 
 // row measures replicas that serve.

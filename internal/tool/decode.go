@@ -27,16 +27,6 @@ func decode(root, text string) (any, error) {
 	if !utf8.ValidString(text) {
 		return nil, fmt.Errorf("%s: not valid UTF-8", root)
 	}
-	if json.Valid([]byte(text)) {
-		if value, ok := (&plain{text: text}).value(0); ok {
-			return value, nil
-		}
-	}
-	return decodeSlowly(root, text)
-}
-
-// decodeSlowly is decode, but it keeps track of where it is.
-func decodeSlowly(root, text string) (any, error) {
 	d := decoder{json: json.NewDecoder(strings.NewReader(text))}
 	d.json.UseNumber()
 	value, err := d.value(root, 0)

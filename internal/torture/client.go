@@ -360,7 +360,7 @@ func (c *client) succeeds(ctx context.Context, at *replica, name string) error {
 			return fmt.Errorf("%s ended as %s", name, run.GetState())
 		}
 		if !pause(ctx, 200*time.Millisecond) {
-			return fmt.Errorf("%s is %s: %w", name, run.GetState(), err)
+			return fmt.Errorf("%s is still %s, last asked with the error %v", name, run.GetState(), err) //nolint:errorlint // often there is none
 		}
 	}
 }

@@ -106,6 +106,9 @@ func torture(ctx context.Context, s settings, out io.Writer) (violations []strin
 	if err != nil {
 		return nil, err
 	}
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, fmt.Errorf("cut off after %s, so that no verdict can be given: %w; data in %s", time.Since(began).Round(time.Second), cause, w.dir)
+	}
 	fmt.Fprintf(out, "quiet after %s\n", time.Since(began).Round(time.Second))
 	w.halt(context.WithoutCancel(ctx))
 	violations, err = w.check(context.WithoutCancel(ctx))
